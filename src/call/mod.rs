@@ -1,0 +1,1 @@
+//! Request in, protocol events out.

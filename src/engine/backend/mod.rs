@@ -1,0 +1,1 @@
+//! The seam between models and hardware.

@@ -1,0 +1,1 @@
+//! Logits become a token, deterministically given a seed.

@@ -1,0 +1,1 @@
+//! Which work goes into the next step: a pure function.

@@ -1,0 +1,20 @@
+//! From an API request to token ids, and from tokens to protocol events.
+//!
+//! Pure: no threads, no network, no clock but the one passed in; the same input gives the same output.
+//! A new protocol adds one file in [`request`] and one in [`stream::events`]; a new model version adds
+//! one in [`encoding`]. Neither knows the other: they meet in [`conversation`].
+
+#![forbid(unsafe_code)]
+
+pub mod conversation;
+pub mod encoding;
+mod error;
+pub mod options;
+mod prepare;
+pub mod request;
+pub mod stream;
+pub mod tokenizer;
+
+pub use error::{Error, Stage};
+pub use options::{InferenceOptions, ParsingOptions, Protocol, ResponseOptions, ThinkingStage};
+pub use prepare::{Prepared, Recipe, RecipeOptions};

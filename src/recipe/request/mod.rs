@@ -1,0 +1,3 @@
+//! One file a protocol: JSON is parsed, validated and converted into a conversation and options.
+
+pub mod chat;

@@ -1,0 +1,1 @@
+//! Parsed output becomes protocol events: one file a protocol.
