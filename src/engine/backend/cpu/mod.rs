@@ -1,0 +1,1 @@
+//! Inner loops with vector units and threads.
