@@ -35,6 +35,11 @@ pub enum Format {
         /// Row-major tiles.
         scales: Scales,
     },
+    /// E4M3, one scale for each 32 columns of a row: engram tables.
+    Fp8Rows {
+        /// `[rows, cols/32]`.
+        scales: Scales,
+    },
     /// E2M1, two values a byte (even column in the low nibble), one scale for each 32 columns of a row.
     Fp4 {
         /// `[rows, cols/32]`.
@@ -67,7 +72,7 @@ fn read_f32(bytes: &[u8], index: usize) -> f32 {
 impl Matrix {
     /// Whether activations in front of it are quantised in the published numerics.
     pub fn is_quantised(&self) -> bool {
-        matches!(self.format, Format::Fp8 { .. } | Format::Fp4 { .. })
+        matches!(self.format, Format::Fp8 { .. } | Format::Fp8Rows { .. } | Format::Fp4 { .. })
     }
 
     /// Bytes of values and scales.
@@ -93,6 +98,9 @@ impl Matrix {
                 Format::Fp8 { block, scales } => {
                     let tile = (row / block) * self.cols.div_ceil(*block) + k / block;
                     e4m3(self.data[base + k]) * scales.get(tile)
+                }
+                Format::Fp8Rows { scales } => {
+                    e4m3(self.data[base + k]) * scales.get(row * (self.cols / 32) + k / 32)
                 }
                 Format::Fp4 { scales } => {
                     let byte = self.data[(base + k) / 2];
