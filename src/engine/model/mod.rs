@@ -6,6 +6,9 @@
 
 pub mod config;
 pub mod engram;
+pub mod parts;
+pub mod v4;
+pub mod v41;
 
 use super::error::Error;
 use super::kv::{BlockId, SlotId};
@@ -68,6 +71,13 @@ pub trait Model: Send {
 
     /// Makes `slot` ready for a new sequence; nothing of a former owner can be read afterwards.
     fn clear_slot(&mut self, slot: SlotId);
+
+    /// Copies the bounded state of a sequence out. Growing rows stay where its blocks are: together they
+    /// are the sequence at its newest position.
+    fn save(&mut self, slot: SlotId) -> Vec<u8>;
+
+    /// Puts bounded state back, into any slot.
+    fn restore(&mut self, slot: SlotId, saved: &[u8]) -> Result<(), Error>;
 
     /// Runs the rows of all sequences at once and appends the wanted logits, row after row in the order
     /// of `step`, to `logits` (`vocab` values each; cleared first). A row's logits depend only on its own

@@ -82,6 +82,9 @@ impl Matrix {
                 scales: Scales::E8m0(b) | Scales::F32(b),
                 ..
             }
+            | Format::Fp8Rows {
+                scales: Scales::E8m0(b) | Scales::F32(b),
+            }
             | Format::Fp4 {
                 scales: Scales::E8m0(b) | Scales::F32(b),
             } => b.len(),
