@@ -56,9 +56,20 @@ impl Bytes {
         })
     }
 
-    /// Asks the kernel to read these bytes of a mapped file soon, or to expect no order. Only a hint.
-    pub(super) fn advise(&self, advice: memmap2::Advice) {
+    /// Asks the kernel to read these bytes of a mapped file soon.
+    pub(super) fn read_ahead(&self) {
         #[cfg(unix)]
+        self.advise(memmap2::Advice::WillNeed);
+    }
+
+    /// Tells the kernel not to read more of a mapped file than is touched.
+    pub(super) fn expect_random_reads(&self) {
+        #[cfg(unix)]
+        self.advise(memmap2::Advice::Random);
+    }
+
+    #[cfg(unix)]
+    fn advise(&self, advice: memmap2::Advice) {
         if let Owner::File(map) = &*self.owner {
             // A kernel that refuses the hint still reads the pages when they are touched.
             let _ = map.advise_range(advice, self.range.start, self.range.len());

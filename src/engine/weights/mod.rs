@@ -6,7 +6,11 @@
 //! largest; [`Checkpoint::load`] then reads what it is asked to read.
 
 mod bytes;
+mod checkpoint;
+pub mod expected;
 mod shard;
 
 pub use bytes::{Bytes, Dtype, Tensor};
+pub use checkpoint::Checkpoint;
+pub use expected::{ExpertFormat, Part, WeightBytes, weight_bytes};
 pub use shard::Shard;

@@ -93,8 +93,8 @@ impl Shard {
         &self.header
     }
 
-    pub(super) fn places(&self) -> &HashMap<String, Place> {
-        &self.places
+    pub(super) fn into_parts(self) -> (PathBuf, Bytes, HashMap<String, Place>) {
+        (self.path, self.values, self.places)
     }
 }
 
