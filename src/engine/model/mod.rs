@@ -10,8 +10,15 @@ pub mod parts;
 pub mod v4;
 pub mod v41;
 
+use super::backend::Backend;
 use super::error::Error;
+use super::kv::layout::StateLayout;
 use super::kv::{BlockId, SlotId};
+use super::weights::Checkpoint;
+use config::{Family, ModelConfig};
+use parts::{Pools, Probe};
+use v4::V4;
+use v41::V41;
 
 /// Which rows of a sequence need logits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,4 +90,82 @@ pub trait Model: Send {
     /// of `step`, to `logits` (`vocab` values each; cleared first). A row's logits depend only on its own
     /// sequence, never on its neighbours.
     fn forward(&mut self, step: &[StepSequence<'_>], logits: &mut Vec<f32>) -> Result<(), Error>;
+}
+
+/// State that a model of this configuration keeps.
+pub fn layout(config: &ModelConfig, pools: Pools) -> StateLayout {
+    match config.family {
+        Family::V4 => v4::layout(config, pools),
+        Family::V41 => v41::layout(config, pools),
+    }
+}
+
+/// A model of either version on one backend.
+pub enum AnyModel<B: Backend> {
+    /// DeepSeek V4.
+    V4(Box<V4<B>>),
+    /// DeepSeek V4.1.
+    V41(Box<V41<B>>),
+}
+
+impl<B: Backend> AnyModel<B> {
+    /// Takes the weights of `checkpoint` over. `token_map` gives each token's compressed id and is only
+    /// read where the configuration has an n-gram memory.
+    pub fn new(
+        backend: B,
+        config: &ModelConfig,
+        checkpoint: &Checkpoint,
+        pools: Pools,
+        token_map: &[u32],
+    ) -> Result<Self, Error> {
+        Ok(match config.family {
+            Family::V4 => Self::V4(Box::new(V4::new(backend, config, checkpoint, pools)?)),
+            Family::V41 => Self::V41(Box::new(V41::new(backend, config, checkpoint, pools, token_map)?)),
+        })
+    }
+
+    /// [`Model::forward`], watched by a probe.
+    pub fn forward_probed(
+        &mut self,
+        step: &[StepSequence<'_>],
+        logits: &mut Vec<f32>,
+        watch: Option<&mut dyn Probe>,
+    ) -> Result<(), Error> {
+        match self {
+            Self::V4(model) => model.forward_probed(step, logits, watch),
+            Self::V41(model) => model.forward_probed(step, logits, watch),
+        }
+    }
+
+    fn inner(&mut self) -> &mut dyn Model {
+        match self {
+            Self::V4(model) => &mut **model,
+            Self::V41(model) => &mut **model,
+        }
+    }
+}
+
+impl<B: Backend> Model for AnyModel<B> {
+    fn limits(&self) -> &ModelLimits {
+        match self {
+            Self::V4(model) => model.limits(),
+            Self::V41(model) => model.limits(),
+        }
+    }
+
+    fn clear_slot(&mut self, slot: SlotId) {
+        self.inner().clear_slot(slot);
+    }
+
+    fn save(&mut self, slot: SlotId) -> Vec<u8> {
+        self.inner().save(slot)
+    }
+
+    fn restore(&mut self, slot: SlotId, saved: &[u8]) -> Result<(), Error> {
+        self.inner().restore(slot, saved)
+    }
+
+    fn forward(&mut self, step: &[StepSequence<'_>], logits: &mut Vec<f32>) -> Result<(), Error> {
+        self.forward_probed(step, logits, None)
+    }
 }

@@ -117,7 +117,7 @@ impl<B: Backend> V41<B> {
         let mut layers = Vec::with_capacity(config.layers);
         // Rings and groups are numbered in the order in which `layout` adds them.
         let (mut ring, mut group) = (0, 0);
-        let mut next = |count: &mut usize| {
+        let next = |count: &mut usize| {
             *count += 1;
             *count - 1
         };
