@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::numbers::{e2m1, e4m3, e8m0, from_bf16};
+use super::numbers::{E4M3, e2m1, e8m0, from_bf16};
 use crate::engine::weights::Bytes;
 
 /// Scales of a quantised matrix.
@@ -96,26 +96,29 @@ impl Matrix {
     /// Writes columns `cols` of row `row` as f32: the plain meaning of every format.
     pub fn row(&self, row: usize, cols: Range<usize>, out: &mut [f32]) {
         let base = row * self.cols;
-        for (value, k) in out.iter_mut().zip(cols) {
-            *value = match &self.format {
-                Format::Fp8 { block, scales } => {
-                    let tile = (row / block) * self.cols.div_ceil(*block) + k / block;
-                    e4m3(self.data[base + k]) * scales.get(tile)
-                }
-                Format::Fp8Rows { scales } => {
-                    e4m3(self.data[base + k]) * scales.get(row * (self.cols / 32) + k / 32)
-                }
-                Format::Fp4 { scales } => {
+        let pairs = out.iter_mut().zip(cols);
+        match &self.format {
+            Format::Fp8 { block, scales } => {
+                let tiles = (row / block) * self.cols.div_ceil(*block);
+                pairs.for_each(|(v, k)| *v = E4M3[usize::from(self.data[base + k])] * scales.get(tiles + k / block));
+            }
+            Format::Fp8Rows { scales } => {
+                let first = row * (self.cols / 32);
+                pairs.for_each(|(v, k)| *v = E4M3[usize::from(self.data[base + k])] * scales.get(first + k / 32));
+            }
+            Format::Fp4 { scales } => {
+                let first = row * (self.cols / 32);
+                pairs.for_each(|(v, k)| {
                     let byte = self.data[(base + k) / 2];
                     let code = if k % 2 == 0 { byte & 15 } else { byte >> 4 };
-                    e2m1(code) * scales.get(row * (self.cols / 32) + k / 32)
-                }
-                Format::Bf16 => {
-                    let at = (base + k) * 2;
-                    from_bf16(u16::from_le_bytes([self.data[at], self.data[at + 1]]))
-                }
-                Format::F32 => read_f32(&self.data, base + k),
-            };
+                    *v = e2m1(code) * scales.get(first + k / 32);
+                });
+            }
+            Format::Bf16 => pairs.for_each(|(v, k)| {
+                let at = (base + k) * 2;
+                *v = from_bf16(u16::from_le_bytes([self.data[at], self.data[at + 1]]));
+            }),
+            Format::F32 => pairs.for_each(|(v, k)| *v = read_f32(&self.data, base + k)),
         }
     }
 }

@@ -21,16 +21,29 @@ pub fn e8m0(byte: u8) -> f32 {
 
 /// Value of an E4M3 code (4 exponent bits of bias 7, 3 mantissa bits, no infinity; 0x7f and 0xff are NaN).
 #[inline]
-pub fn e4m3(code: u8) -> f32 {
-    let sign = if code & 0x80 != 0 { -1.0 } else { 1.0 };
+pub const fn e4m3(code: u8) -> f32 {
     let exponent = (code >> 3) & 15;
-    let mantissa = f32::from(code & 7);
-    match (exponent, code & 7) {
-        (15, 7) => f32::NAN,
-        (0, _) => sign * mantissa * f32::from_bits(0x3b00_0000), // mantissa · 2^-9
-        _ => sign * (1.0 + mantissa / 8.0) * f32::from_bits((u32::from(exponent) + 120) << 23),
-    }
+    let mantissa = (code & 7) as u32;
+    let magnitude = if exponent == 15 && mantissa == 7 {
+        f32::NAN
+    } else if exponent == 0 {
+        mantissa as f32 * f32::from_bits(0x3b00_0000) // · 2^-9
+    } else {
+        f32::from_bits(((exponent as u32 + 120) << 23) | (mantissa << 20))
+    };
+    if code & 0x80 != 0 { -magnitude } else { magnitude }
 }
+
+/// Values of all E4M3 codes.
+pub static E4M3: [f32; 256] = {
+    let mut values = [0.0; 256];
+    let mut code = 0;
+    while code < 256 {
+        values[code] = e4m3(code as u8);
+        code += 1;
+    }
+    values
+};
 
 /// Nearest E4M3 code, ties to even, saturating at ±448. NaN stays NaN.
 #[inline]
