@@ -395,7 +395,9 @@ impl<'a> Reader<'a> {
         let mut ratios = self.list("compress_ratios", 2 * MAX_LAYERS, MAX_WIDTH)?;
         if ratios.len() < layers {
             let found = ratios.len();
-            let message = format!("\"compress_ratios\" has {found} entries for {layers} layers");
+            let message = format!(
+                "\"compress_ratios\" has {found} entries, \"num_hidden_layers\" is {layers}"
+            );
             return Err(self.error("compress_ratios", message));
         }
         ratios.truncate(layers);
@@ -660,14 +662,16 @@ impl<'a> Reader<'a> {
     /// What must hold between keys.
     fn check(&self, config: &ModelConfig) -> Result<(), Error> {
         let fail = |key: &str, message: String| Err(self.error(key, message));
-        if config.rope_dim > config.head_dim.min(config.index_dim) || config.rope_dim % 2 != 0 {
+        if config.rope_dim > config.head_dim.min(config.index_dim)
+            || !config.rope_dim.is_multiple_of(2)
+        {
             let message = format!(
                 "\"qk_rope_head_dim\" is {}, expected an even number up to head_dim {} and index_head_dim {}",
                 config.rope_dim, config.head_dim, config.index_dim
             );
             return fail("qk_rope_head_dim", message);
         }
-        if config.heads % config.o_groups != 0 {
+        if !config.heads.is_multiple_of(config.o_groups) {
             let message = format!(
                 "\"o_groups\" is {}, which does not divide num_attention_heads {}",
                 config.o_groups, config.heads
@@ -680,7 +684,7 @@ impl<'a> Reader<'a> {
             ("moe_intermediate_size", config.moe_inter),
             ("index_head_dim", config.index_dim),
         ] {
-            if value % 32 != 0 {
+            if !value.is_multiple_of(32) {
                 return fail(
                     key,
                     format!("{key:?} is {value}, which is no multiple of 32"),
@@ -729,7 +733,7 @@ impl<'a> Reader<'a> {
             Family::V4 => (config.head_dim - config.rope_dim, 64),
             Family::V41 => (config.head_dim, 32),
         };
-        if quantised % group != 0 {
+        if !quantised.is_multiple_of(group) {
             let message = format!(
                 "\"head_dim\" is {}, which leaves {quantised} channels to quantise in groups of {group}",
                 config.head_dim
@@ -848,7 +852,7 @@ impl<'a> Reader<'a> {
             );
             return fail("engram_n_heads", message);
         }
-        if engram.head_dim % 32 != 0 {
+        if !engram.head_dim.is_multiple_of(32) {
             let message = format!(
                 "\"engram_head_dim\" is {}, which is no multiple of 32",
                 engram.head_dim
