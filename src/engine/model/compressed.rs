@@ -2,8 +2,8 @@
 //!
 //! Input: a tokenizer. Output: a table from token id to compressed id, for
 //! [`EngramHash`](super::engram::EngramHash). The normaliser is the one of the tokenizer library, so that
-//! both follow the same version of Unicode. Cost: once at load, a few microseconds a token, half a second
-//! for the published vocabulary.
+//! both follow the same version of Unicode. Cost: once at load, eight microseconds a token (measured on a
+//! busy core), about a second for the published vocabulary.
 
 #![forbid(unsafe_code)]
 
