@@ -149,7 +149,7 @@ fn is_prime(number: u64) -> bool {
         return false;
     }
     for base in BASES {
-        if number % base == 0 {
+        if number.is_multiple_of(base) {
             return number == base;
         }
     }
@@ -333,7 +333,7 @@ mod tests {
             number > 1
                 && (2..number)
                     .take_while(|d| d * d <= number)
-                    .all(|d| number % d != 0)
+                    .all(|d| !number.is_multiple_of(d))
         };
         for number in (0..3000).chain(2_147_483_600..2_147_483_700) {
             assert_eq!(is_prime(number), by_division(number), "{number}");

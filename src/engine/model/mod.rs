@@ -4,6 +4,7 @@
 //! which block and which slot belongs to whom. All state is addressed by absolute position: running a
 //! sequence again from an earlier position *is* the rollback.
 
+pub mod compressed;
 pub mod config;
 pub mod engram;
 pub mod parts;

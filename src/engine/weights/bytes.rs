@@ -1,5 +1,7 @@
 //! Tensors as they lie in a file: bytes, a type and a shape.
 
+#![forbid(unsafe_code)]
+
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;

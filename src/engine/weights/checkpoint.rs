@@ -250,10 +250,11 @@ impl Checkpoint {
     fn check_values(&self, tensor: &Tensor) -> Result<(), String> {
         let bytes = &tensor.bytes;
         match tensor.dtype {
-            Dtype::F8E8M0 => match bytes.iter().position(|&byte| byte == 0xff) {
-                Some(at) => Err(format!("scale {at} is NaN, byte 0xff")),
-                None => Ok(()),
-            },
+            // `contains` is several times faster than `position`, and there are gigabytes of scales.
+            Dtype::F8E8M0 if bytes.contains(&0xff) => {
+                let at = bytes.iter().position(|&byte| byte == 0xff).unwrap_or(0);
+                Err(format!("scale {at} is NaN, byte 0xff"))
+            }
             Dtype::F32 => {
                 // Only a sink may be infinite: it then has no share.
                 let scale = tensor.name.ends_with(".scale");

@@ -45,10 +45,11 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Bytes in the published type.
+    /// Bytes in the published type; the largest number for a size that no memory has.
     pub fn bytes(&self) -> u64 {
-        let values: u64 = self.shape.iter().map(|&side| side as u64).product();
-        values * self.dtypes[0].size() as u64
+        let size = self.dtypes[0].size() as u64;
+        let sides = self.shape.iter().map(|&side| side as u64);
+        sides.fold(size, u64::saturating_mul)
     }
 }
 
@@ -68,7 +69,9 @@ pub struct WeightBytes {
 impl WeightBytes {
     /// All parts.
     pub fn total(&self) -> u64 {
-        self.dense + self.experts + self.engram + self.embedding
+        [self.experts, self.engram, self.embedding]
+            .into_iter()
+            .fold(self.dense, u64::saturating_add)
     }
 
     pub(super) fn add(&mut self, part: Part, bytes: u64) {
@@ -78,7 +81,7 @@ impl WeightBytes {
             Part::Engram => &mut self.engram,
             Part::Embedding => &mut self.embedding,
         };
-        *sum += bytes;
+        *sum = sum.saturating_add(bytes);
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Input: a directory and its [`ModelConfig`](super::model::config::ModelConfig). Output: named tensors whose
 //! bytes are views of the mapped files, in the published formats; nothing is converted and nothing copied.
-//! Cost: opening reads headers only, a few milliseconds for the demo model and well under a second for the
-//! largest; [`Checkpoint::load`] then reads what it is asked to read.
+//! Cost: opening reads headers only: milliseconds for the demo model, a second for the 93 418 tensors of
+//! V4.1-Flash (measured on a busy core); [`Checkpoint::load`] then reads what it is asked to read.
 
 mod bytes;
 mod checkpoint;
