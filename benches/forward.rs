@@ -36,6 +36,9 @@ fn main() -> Result<()> {
 
     let engine = Engine::open(&settings.engine_options(), &mut |_, _| true)?;
     let vocab = engine.info().vocab_size;
+    if vocab < 256 {
+        return Err(format!("a vocabulary of {vocab} leaves no ids for prompts").into());
+    }
     let queue = Queue::new(QueueOptions::default())?;
     for &batch in &settings.batches {
         for &prompt in &settings.prompts {
@@ -234,10 +237,13 @@ impl Case {
     }
 }
 
-/// The same ids for every engine: `prompt` of `benches/peers/common.py` is its twin. The first three ids are left
-/// out because they have a meaning.
+/// The same ids for every engine: `prompt` of `benches/peers/common.py` is its twin.
 fn prompt(length: usize, vocab: u32, row: usize) -> Vec<u32> {
-    let id = |i: usize| 3 + ((i * 7919 + row * 104_729 + 17) % (vocab as usize - 3)) as u32;
+    // Ids at both ends of a vocabulary have a meaning: begin, end, pad; roles and image places.
+    const FIRST_PLAIN: usize = 3;
+    const SPECIAL: usize = 128;
+    let plain = vocab as usize - FIRST_PLAIN - SPECIAL;
+    let id = |i: usize| (FIRST_PLAIN + (i * 7919 + row * 104_729 + 17) % plain) as u32;
     (0..length).map(id).collect()
 }
 

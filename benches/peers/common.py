@@ -8,6 +8,9 @@ import time
 
 now = time.perf_counter
 
+# Ids at both ends of a vocabulary have a meaning: begin, end, pad; roles and image places.
+FIRST_PLAIN, SPECIAL = 3, 128
+
 
 def arguments(extra=None):
     parser = argparse.ArgumentParser()
@@ -23,8 +26,9 @@ def arguments(extra=None):
 
 
 def prompt(length, vocab, row=0):
-    """The same ids for every engine; `prompt` of forward.rs is its twin. No special tokens: the first three are left out."""
-    return [3 + (i * 7919 + row * 104729 + 17) % (vocab - 3) for i in range(length)]
+    """The same ids for every engine, none of them special; `prompt` of forward.rs is its twin."""
+    plain = vocab - FIRST_PLAIN - SPECIAL
+    return [FIRST_PLAIN + (i * 7919 + row * 104729 + 17) % plain for i in range(length)]
 
 
 def vocab_of(model):
