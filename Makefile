@@ -49,7 +49,7 @@ build:
 
 # The demonstration is built like a stranger's program: from an installed tree, with what pkg-config says.
 demo: build
-	@$(MAKE) --no-print-directory install-files PREFIX='$(abspath $(DEMO))' DESTDIR=
+	@$(MAKE) -s install-files PREFIX='$(abspath $(DEMO))' DESTDIR=
 	@pkg=$${PKG_CONFIG:-pkg-config}; export PKG_CONFIG_PATH='$(abspath $(DEMO))/lib/pkgconfig'; \
 	if command -v "$$pkg" >/dev/null 2>&1; then flags=$$("$$pkg" --cflags --libs fathom) || exit 1; \
 	else echo "demo: pkg-config is missing, so -I and -L are given directly; install it with: apt-get install pkg-config" >&2; \

@@ -76,6 +76,19 @@ fn a_stranger_builds_against_the_installed_library() {
         "the story does not end: {story:?}"
     );
 
+    // The README's program, from the repository's root as it says.
+    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
+    let source = scratch.path().join("hello.c");
+    fs::write(&source, c_block(&readme)).unwrap();
+    let hello = library.compile(&source, "hello", &library.shared_flags());
+    let response = run(Command::new(&hello).current_dir(ROOT));
+    let response: serde_json::Value = serde_json::from_str(&response).unwrap();
+    let answer = &response["choices"][0]["message"]["content"];
+    assert!(
+        answer.as_str().is_some_and(|text| text.contains("Lily")),
+        "{response}"
+    );
+
     let nothing_there = library.output(&chat, &[scratch.path().as_os_str()]);
     assert_eq!(
         nothing_there.0,
@@ -87,6 +100,14 @@ fn a_stranger_builds_against_the_installed_library() {
         "no status in {:?}",
         nothing_there.2
     );
+}
+
+/// The first block of C in a Markdown file.
+fn c_block(markdown: &str) -> &str {
+    let (_, rest) = markdown
+        .split_once("```c\n")
+        .expect("README.md shows a program in C");
+    rest.split_once("```").expect("the block ends").0
 }
 
 struct Installed {

@@ -362,7 +362,6 @@ int main(int argc, char **argv) {
     return 1;
   }
 
-  fathom_queue_options queue_options = {.struct_size = sizeof queue_options};
   fathom_engine *engine = NULL;
   fathom_recipe *recipe = NULL;
   fathom_queue *queue = NULL;
@@ -370,7 +369,7 @@ int main(int argc, char **argv) {
   fathom_error *error = NULL;
   fathom_status status = open_engine(model_dir, &engine, &error);
   if (status == FATHOM_OK) status = open_recipe(model_dir, &recipe, &error);
-  if (status == FATHOM_OK) status = fathom_queue_new(&queue_options, &queue, &error);
+  if (status == FATHOM_OK) status = fathom_queue_new(NULL, &queue, &error);
   if (status == FATHOM_OK) status = fathom_batch_new(sizeof(fathom_event), &batch);
   text request = chat_request(model_name(model_dir), prompt, think);
   int code = status == FATHOM_OK ? ask(engine, recipe, queue, batch, request) : fail("cannot start", status, error);
