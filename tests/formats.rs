@@ -22,12 +22,19 @@ fn every_e4m3_code_decodes_and_encodes() {
     let g = golden();
     for (code, want) in g.floats("e4m3.decode").into_iter().enumerate() {
         let have = e4m3(code as u8);
-        assert!(have == want || (have.is_nan() && want.is_nan()), "code {code}: {have}, expected {want}");
+        assert!(
+            have == want || (have.is_nan() && want.is_nan()),
+            "code {code}: {have}, expected {want}"
+        );
         if !want.is_nan() && want.to_bits() != 0x8000_0000 {
             assert_eq!(to_e4m3(want), code as u8);
         }
     }
-    for (x, want) in g.floats("e4m3.input").into_iter().zip(bytes(&g, "e4m3.byte")) {
+    for (x, want) in g
+        .floats("e4m3.input")
+        .into_iter()
+        .zip(bytes(&g, "e4m3.byte"))
+    {
         assert_eq!(to_e4m3(x), want, "{x}");
     }
 }
@@ -35,7 +42,11 @@ fn every_e4m3_code_decodes_and_encodes() {
 #[test]
 fn e2m1_ties_go_to_the_even_code() {
     let g = golden();
-    for (x, want) in g.floats("e2m1.input").into_iter().zip(bytes(&g, "e2m1.code")) {
+    for (x, want) in g
+        .floats("e2m1.input")
+        .into_iter()
+        .zip(bytes(&g, "e2m1.code"))
+    {
         assert_eq!(to_e2m1(x), want, "{x}");
     }
 }
@@ -43,7 +54,11 @@ fn e2m1_ties_go_to_the_even_code() {
 #[test]
 fn powers_of_two_round_up() {
     let g = golden();
-    for (x, want) in g.floats("pow2_ceil.input").into_iter().zip(g.floats("pow2_ceil.output")) {
+    for (x, want) in g
+        .floats("pow2_ceil.input")
+        .into_iter()
+        .zip(g.floats("pow2_ceil.output"))
+    {
         assert_eq!(pow2_ceil(x), want, "{x}");
     }
 }
@@ -67,7 +82,11 @@ fn block_quantisers_give_the_golden_values() {
 #[test]
 fn the_hadamard_transform_is_the_golden_one() {
     let g = golden();
-    for (x, want) in g.floats("hadamard.input").chunks(128).zip(g.floats("hadamard.output").chunks(128)) {
+    for (x, want) in g
+        .floats("hadamard.input")
+        .chunks(128)
+        .zip(g.floats("hadamard.output").chunks(128))
+    {
         let mut have = x.to_vec();
         hadamard(&mut have);
         for (h, w) in have.iter().zip(want) {
@@ -111,7 +130,10 @@ fn frequencies_of_the_published_models_are_the_golden_ones() {
     config.compress_theta = 160_000.0;
     config.yarn.as_mut().unwrap().original = 65_536;
     let have = frequencies(&config);
-    for (name, have) in [("rope.freq_plain", have.plain), ("rope.freq_compress", have.compressed)] {
+    for (name, have) in [
+        ("rope.freq_plain", have.plain),
+        ("rope.freq_compress", have.compressed),
+    ] {
         for (i, (h, w)) in have.iter().zip(g.floats(name)).enumerate() {
             // One unit in the last place: at position 10^6 that is an angle of 0.06.
             assert!((h - w).abs() <= w * 1.2e-7, "{name} {i}: {h} {w}");

@@ -32,9 +32,23 @@ fn case(name: &str) -> Case {
     let golden = Golden::open(&dir.join("golden.safetensors"));
     let as_u32 = |ids: Vec<i64>| ids.into_iter().map(|i| i as u32).collect::<Vec<_>>();
     let ids = as_u32(golden.ints("input_ids"));
-    let probes = golden.ints("probe_positions").into_iter().map(|p| p as usize).collect();
-    let map = if golden.has("engram.token_map") { as_u32(golden.ints("engram.token_map")) } else { Vec::new() };
-    Case { golden, ids, probes, map, dir }
+    let probes = golden
+        .ints("probe_positions")
+        .into_iter()
+        .map(|p| p as usize)
+        .collect();
+    let map = if golden.has("engram.token_map") {
+        as_u32(golden.ints("engram.token_map"))
+    } else {
+        Vec::new()
+    };
+    Case {
+        golden,
+        ids,
+        probes,
+        map,
+        dir,
+    }
 }
 
 impl Case {
@@ -89,7 +103,9 @@ impl Recorder {
     fn rows(&self, point: Point, layer: usize, rows: &[usize], total: usize) -> Vec<f32> {
         let values = &self.values[&(point as usize, layer)];
         let width = values.len() / total;
-        rows.iter().flat_map(|r| values[r * width..(r + 1) * width].iter().copied()).collect()
+        rows.iter()
+            .flat_map(|r| values[r * width..(r + 1) * width].iter().copied())
+            .collect()
     }
 
     fn same_selection(&self, golden: &Golden, prefix: &str) {
@@ -100,7 +116,11 @@ impl Recorder {
             }
             let width = golden.shape(&name)[1];
             for (t, (want, have)) in golden.ints(&name).chunks(width).zip(rows).enumerate() {
-                let want: Vec<u32> = want.iter().filter(|i| **i >= 0).map(|i| *i as u32).collect();
+                let want: Vec<u32> = want
+                    .iter()
+                    .filter(|i| **i >= 0)
+                    .map(|i| *i as u32)
+                    .collect();
                 assert_eq!(&want, have, "{name} at {t}");
             }
         }
@@ -110,14 +130,21 @@ impl Recorder {
         for (layer, rows) in &self.routing {
             let name = format!("{prefix}.experts.{layer}");
             let width = golden.shape(&name)[1];
-            let want_weights = if weights { golden.floats(&format!("{prefix}.expert_weight.{layer}")) } else { vec![] };
+            let want_weights = if weights {
+                golden.floats(&format!("{prefix}.expert_weight.{layer}"))
+            } else {
+                vec![]
+            };
             for (t, (want, have)) in golden.ints(&name).chunks(width).zip(rows).enumerate() {
                 let mut have = have.clone();
                 have.sort_by_key(|(expert, _)| *expert);
                 let ids: Vec<i64> = have.iter().map(|(expert, _)| i64::from(*expert)).collect();
                 assert_eq!(want, ids, "{name} at {t}");
                 for (i, (_, weight)) in have.iter().enumerate().filter(|_| weights) {
-                    assert!((weight - want_weights[t * width + i]).abs() < 1e-5, "weight of {name} at {t}");
+                    assert!(
+                        (weight - want_weights[t * width + i]).abs() < 1e-5,
+                        "weight of {name} at {t}"
+                    );
                 }
             }
         }
@@ -143,13 +170,18 @@ fn plain_logits_are_within_1e4_and_every_choice_is_equal() {
                 let golden = case.golden.ints(&format!("plain.candidates.{layer}"));
                 let width = golden.len() / rows.len();
                 for (t, (want, have)) in golden.chunks(width).zip(rows).enumerate() {
-                    let want: Vec<u32> = (0..width as u32).filter(|b| want[*b as usize] != 0).collect();
+                    let want: Vec<u32> = (0..width as u32)
+                        .filter(|b| want[*b as usize] != 0)
+                        .collect();
                     assert_eq!(&want, have, "candidates of {name} at {t}");
                 }
             }
             for (layer, rows) in &seen.engram {
                 let want = case.golden.ints(&format!("engram_rows.{layer}"));
-                assert!(want.iter().zip(rows).all(|(w, h)| *w == i64::from(*h)), "engram rows of layer {layer}");
+                assert!(
+                    want.iter().zip(rows).all(|(w, h)| *w == i64::from(*h)),
+                    "engram rows of layer {layer}"
+                );
                 assert_eq!(want.len(), rows.len());
             }
             let layers = seen.routing.len();
@@ -162,12 +194,19 @@ fn plain_logits_are_within_1e4_and_every_choice_is_equal() {
                     (Point::LayerOut, "layer_out"),
                 ] {
                     let have = seen.rows(point, layer, &case.probes, case.ids.len());
-                    let (worst, at) = max_difference(&case.golden.floats(&format!("plain.{key}.{layer}")), &have);
-                    assert!(worst < 2e-4, "{name} {device:?} {key}.{layer}: {worst} at {at}");
+                    let (worst, at) =
+                        max_difference(&case.golden.floats(&format!("plain.{key}.{layer}")), &have);
+                    assert!(
+                        worst < 2e-4,
+                        "{name} {device:?} {key}.{layer}: {worst} at {at}"
+                    );
                 }
             }
             let (worst, at) = max_difference(&case.golden.floats("plain.logits"), &logits);
-            assert!(worst <= 1e-4, "{name} {device:?}: logits differ by {worst} at {at}");
+            assert!(
+                worst <= 1e-4,
+                "{name} {device:?}: logits differ by {worst} at {at}"
+            );
             println!("{name} {device:?}: plain logits differ by at most {worst:e}");
         }
     }
@@ -181,20 +220,32 @@ fn single_operations_are_exact_with_every_quantisation_on() {
             let mut model = case.open(device, Numerics::QUANTISED, 1);
             let mut sequence = Sequence::new(&mut model, 0, CONTEXT);
             sequence.tokens.clone_from(&case.ids);
-            let layers = (0..).take_while(|l| case.golden.has(&format!("local.attn_in.{l}"))).count();
+            let layers = (0..)
+                .take_while(|l| case.golden.has(&format!("local.attn_in.{l}")))
+                .count();
             let all: Vec<usize> = (0..case.ids.len()).collect();
             let mut seen = Recorder::default();
             for layer in 0..layers {
                 let input = |key: &str| case.golden.floats(&format!("local.{key}.{layer}"));
-                seen.replace.insert((Point::AttentionIn as usize, layer), (all.clone(), input("attn_in")));
-                seen.replace.insert((Point::FeedForwardIn as usize, layer), (case.probes.clone(), input("ffn_in")));
+                seen.replace.insert(
+                    (Point::AttentionIn as usize, layer),
+                    (all.clone(), input("attn_in")),
+                );
+                seen.replace.insert(
+                    (Point::FeedForwardIn as usize, layer),
+                    (case.probes.clone(), input("ffn_in")),
+                );
                 if case.golden.has(&format!("local.engram_in.{layer}")) {
-                    seen.replace
-                        .insert((Point::EngramIn as usize, layer), (case.probes.clone(), input("engram_in")));
+                    seen.replace.insert(
+                        (Point::EngramIn as usize, layer),
+                        (case.probes.clone(), input("engram_in")),
+                    );
                 }
             }
             let step = [sequence.step(0, case.ids.len(), LogitRows::None)];
-            model.forward(&step, &mut Vec::new(), Some(&mut seen)).unwrap();
+            model
+                .forward(&step, &mut Vec::new(), Some(&mut seen))
+                .unwrap();
             seen.same_selection(&case.golden, "local");
 
             let (mut flipped, mut rows) = (0, 0);
@@ -218,13 +269,18 @@ fn single_operations_are_exact_with_every_quantisation_on() {
                         flipped_here += usize::from(worst > 2e-6);
                     }
                     if flipped_here > 0 {
-                        println!("{name} {device:?} {golden}: {flipped_here} rows with a rounding flip");
+                        println!(
+                            "{name} {device:?} {golden}: {flipped_here} rows with a rounding flip"
+                        );
                     }
                     flipped += flipped_here;
                     rows += case.probes.len();
                 }
             }
-            assert!(flipped * 20 <= rows, "{name} {device:?}: {flipped} of {rows} rows differ by more than 2e-6");
+            assert!(
+                flipped * 20 <= rows,
+                "{name} {device:?}: {flipped} of {rows} rows differ by more than 2e-6"
+            );
         }
     }
 }
@@ -232,25 +288,44 @@ fn single_operations_are_exact_with_every_quantisation_on() {
 #[test]
 fn image_positions_take_their_own_router_bias_and_no_ngrams() {
     let case = case("v41-tiny");
-    let mask: Vec<bool> = case.golden.ints("image.mask").into_iter().map(|m| m != 0).collect();
+    let mask: Vec<bool> = case
+        .golden
+        .ints("image.mask")
+        .into_iter()
+        .map(|m| m != 0)
+        .collect();
     for device in DEVICES {
         let mut model = case.open(device, Numerics::PLAIN, 1);
         let mut sequence = Sequence::new(&mut model, 0, CONTEXT);
         sequence.tokens.clone_from(&case.ids);
         let mut seen = Recorder::default();
         let mut logits = Vec::new();
-        let step = StepSequence { image: &mask, ..sequence.step(0, case.ids.len(), LogitRows::All) };
-        model.forward(&[step], &mut logits, Some(&mut seen)).unwrap();
+        let step = StepSequence {
+            image: &mask,
+            ..sequence.step(0, case.ids.len(), LogitRows::All)
+        };
+        model
+            .forward(&[step], &mut logits, Some(&mut seen))
+            .unwrap();
         seen.same_routing(&case.golden, "image", false);
         for (layer, rows) in &seen.engram {
             let want = case.golden.ints(&format!("image.engram_rows.{layer}"));
-            assert!(want.iter().zip(rows).all(|(w, h)| *w == i64::from(*h)), "engram rows of layer {layer}");
+            assert!(
+                want.iter().zip(rows).all(|(w, h)| *w == i64::from(*h)),
+                "engram rows of layer {layer}"
+            );
         }
         let width = logits.len() / case.ids.len();
-        let have: Vec<f32> =
-            case.probes.iter().flat_map(|p| logits[p * width..(p + 1) * width].iter().copied()).collect();
+        let have: Vec<f32> = case
+            .probes
+            .iter()
+            .flat_map(|p| logits[p * width..(p + 1) * width].iter().copied())
+            .collect();
         let (worst, at) = max_difference(&case.golden.floats("image.logits"), &have);
-        assert!(worst <= 1e-4, "{device:?}: logits differ by {worst} at {at}");
+        assert!(
+            worst <= 1e-4,
+            "{device:?}: logits differ by {worst} at {at}"
+        );
     }
 }
 
@@ -259,7 +334,8 @@ fn greedy_continuations_are_equal() {
     for name in BOTH {
         let case = case(name);
         let info: serde_json::Value =
-            serde_json::from_slice(&std::fs::read(case.dir.join("golden_info.json")).unwrap()).unwrap();
+            serde_json::from_slice(&std::fs::read(case.dir.join("golden_info.json")).unwrap())
+                .unwrap();
         let below = info["sample_below"].as_u64().unwrap() as usize;
         for device in DEVICES {
             let mut model = case.open(device, Numerics::PLAIN, 1);
@@ -272,7 +348,11 @@ fn greedy_continuations_are_equal() {
                 continuation.push(i64::from(next));
                 logits = sequence.feed(&mut model, &[next]);
             }
-            assert_eq!(continuation, case.golden.ints("plain.greedy"), "{name} {device:?}");
+            assert_eq!(
+                continuation,
+                case.golden.ints("plain.greedy"),
+                "{name} {device:?}"
+            );
         }
     }
 }
@@ -283,7 +363,9 @@ fn cuts(len: usize, seed: u64, longest: usize) -> Vec<Range<usize>> {
     let mut start = 0;
     let mut out = Vec::new();
     while start < len {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         let take = 1 + (state >> 33) as usize % longest;
         let end = len.min(start + take);
         out.push(start..end);
@@ -296,9 +378,11 @@ fn cuts(len: usize, seed: u64, longest: usize) -> Vec<Range<usize>> {
 fn one_token_at_a_time_and_any_chunking_give_the_bits_of_the_single_call() {
     for name in BOTH {
         let case = case(name);
-        for (device, numerics) in
-            [(Device::Reference, Numerics::PLAIN), (Device::Cpu, Numerics::PLAIN), (Device::Cpu, Numerics::OFFICIAL)]
-        {
+        for (device, numerics) in [
+            (Device::Reference, Numerics::PLAIN),
+            (Device::Cpu, Numerics::PLAIN),
+            (Device::Cpu, Numerics::OFFICIAL),
+        ] {
             let mut model = case.open(device, numerics, 1);
             let whole = Sequence::new(&mut model, 0, CONTEXT).feed(&mut model, &case.ids);
             for (seed, longest) in [(1, 1), (2, 7), (3, 130), (4, 300)] {
@@ -310,7 +394,10 @@ fn one_token_at_a_time_and_any_chunking_give_the_bits_of_the_single_call() {
                 for cut in cuts(case.ids.len(), seed, longest) {
                     logits.extend(sequence.feed(&mut model, &case.ids[cut]));
                 }
-                assert_eq!(whole, logits, "{name} {device:?} {numerics:?}, chunks of up to {longest}");
+                assert_eq!(
+                    whole, logits,
+                    "{name} {device:?} {numerics:?}, chunks of up to {longest}"
+                );
             }
         }
     }
@@ -324,31 +411,39 @@ fn any_batching_of_several_sequences_gives_the_bits_of_each_alone() {
             let count = 5;
             let mut model = case.open(Device::Cpu, numerics, count);
             // Sequence i is the prompt from position 13·i on.
-            let prompts: Vec<&[u32]> = (0..count).map(|i| &case.ids[13 * i..case.ids.len() - 7 * i]).collect();
+            let prompts: Vec<&[u32]> = (0..count)
+                .map(|i| &case.ids[13 * i..case.ids.len() - 7 * i])
+                .collect();
             let alone: Vec<Vec<f32>> = prompts
                 .iter()
                 .enumerate()
                 .map(|(i, prompt)| Sequence::new(&mut model, i, CONTEXT).feed(&mut model, prompt))
                 .collect();
 
-            let mut sequences: Vec<Sequence> =
-                (0..count).map(|i| Sequence::new(&mut model, i, CONTEXT)).collect();
-            let mut plans: Vec<_> =
-                (0..count).map(|i| cuts(prompts[i].len(), 100 + i as u64, [1, 40, 3, 200, 17][i]).into_iter()).collect();
+            let mut sequences: Vec<Sequence> = (0..count)
+                .map(|i| Sequence::new(&mut model, i, CONTEXT))
+                .collect();
+            let mut plans: Vec<_> = (0..count)
+                .map(|i| cuts(prompts[i].len(), 100 + i as u64, [1, 40, 3, 200, 17][i]).into_iter())
+                .collect();
             let mut together = vec![Vec::new(); count];
             loop {
                 let mut who = Vec::new();
                 for (i, plan) in plans.iter_mut().enumerate() {
                     if let Some(cut) = plan.next() {
-                        sequences[i].tokens.extend_from_slice(&prompts[i][cut.clone()]);
+                        sequences[i]
+                            .tokens
+                            .extend_from_slice(&prompts[i][cut.clone()]);
                         who.push((i, cut));
                     }
                 }
                 if who.is_empty() {
                     break;
                 }
-                let step: Vec<_> =
-                    who.iter().map(|(i, cut)| sequences[*i].step(cut.start, cut.end, LogitRows::All)).collect();
+                let step: Vec<_> = who
+                    .iter()
+                    .map(|(i, cut)| sequences[*i].step(cut.start, cut.end, LogitRows::All))
+                    .collect();
                 let mut logits = Vec::new();
                 model.forward(&step, &mut logits, None).unwrap();
                 let vocab = model.model().limits().vocab as usize;
@@ -372,7 +467,11 @@ fn official_numerics_stay_close_to_the_oracles_quantised_run() {
         let mut model = case.open(Device::Cpu, Numerics::OFFICIAL, 1);
         let logits = Sequence::new(&mut model, 0, CONTEXT).feed(&mut model, &case.ids);
         let golden = case.golden.floats("qat.logits");
-        let squares: f64 = golden.iter().zip(&logits).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+        let squares: f64 = golden
+            .iter()
+            .zip(&logits)
+            .map(|(a, b)| f64::from(a - b).powi(2))
+            .sum();
         let rms = (squares / golden.len() as f64).sqrt();
         println!("{name}: official logits differ from the quantised oracle's by rms {rms:.3}");
         assert!(rms < 0.5, "{name}: rms {rms}");

@@ -14,7 +14,11 @@ fn model(name: &str, numerics: Numerics, sequences: usize) -> (TestModel, Vec<u3
     let dir = repository("tests/data/model").join(name);
     let golden = Golden::open(&dir.join("golden.safetensors"));
     let as_u32 = |ids: Vec<i64>| ids.into_iter().map(|i| i as u32).collect::<Vec<_>>();
-    let map = if golden.has("engram.token_map") { as_u32(golden.ints("engram.token_map")) } else { Vec::new() };
+    let map = if golden.has("engram.token_map") {
+        as_u32(golden.ints("engram.token_map"))
+    } else {
+        Vec::new()
+    };
     let model = open(&dir, Device::Cpu, numerics, &map, sequences, CONTEXT);
     (model, as_u32(golden.ints("input_ids")))
 }
@@ -37,12 +41,18 @@ fn one_to_eight_rows_can_be_taken_back_at_every_position() {
                 let rows = 1 + position % 8;
                 let strange: Vec<u32> = (0..rows).map(|i| (id + 7 * i as u32 + 3) % 500).collect();
                 if position % 3 == 0 {
-                    strange.iter().for_each(|s| drop(sequence.feed(&mut model, &[*s])));
+                    strange
+                        .iter()
+                        .for_each(|s| drop(sequence.feed(&mut model, &[*s])));
                 } else {
                     sequence.feed(&mut model, &strange);
                 }
                 sequence.tokens.truncate(position);
-                assert_eq!(sequence.feed(&mut model, &[*id]), want[position], "{name} {numerics:?} at {position}");
+                assert_eq!(
+                    sequence.feed(&mut model, &[*id]),
+                    want[position],
+                    "{name} {numerics:?} at {position}"
+                );
             }
         }
     }
@@ -55,7 +65,13 @@ fn more_rows_than_the_rings_allow_are_refused_not_misread() {
     sequence.feed(&mut model, &ids[..200]);
     sequence.tokens.truncate(200 - 9);
     sequence.tokens.push(5);
-    let error = model.forward(&[sequence.step(191, 192, LogitRows::Last)], &mut Vec::new(), None).unwrap_err();
+    let error = model
+        .forward(
+            &[sequence.step(191, 192, LogitRows::Last)],
+            &mut Vec::new(),
+            None,
+        )
+        .unwrap_err();
     assert_eq!(error.code, Code::StateCorrupt);
     assert!(error.message.contains("position"), "{error}");
 }
@@ -67,7 +83,13 @@ fn a_cleared_slot_holds_nothing_of_its_former_owner() {
     sequence.feed(&mut model, &ids[..40]);
     model.model().clear_slot(sequence.slot);
     sequence.tokens.push(1);
-    let error = model.forward(&[sequence.step(40, 41, LogitRows::Last)], &mut Vec::new(), None).unwrap_err();
+    let error = model
+        .forward(
+            &[sequence.step(40, 41, LogitRows::Last)],
+            &mut Vec::new(),
+            None,
+        )
+        .unwrap_err();
     assert_eq!(error.code, Code::StateCorrupt);
 }
 
@@ -91,7 +113,11 @@ fn a_snapshot_at_every_position_restores_into_any_slot() {
                 sequence.slot = SlotId(3 - sequence.slot.0);
                 model.model().clear_slot(sequence.slot);
                 model.model().restore(sequence.slot, &snapshot).unwrap();
-                assert_eq!(sequence.feed(&mut model, &[*id]), want[position], "{name} {numerics:?} at {position}");
+                assert_eq!(
+                    sequence.feed(&mut model, &[*id]),
+                    want[position],
+                    "{name} {numerics:?} at {position}"
+                );
             }
         }
     }

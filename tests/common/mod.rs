@@ -36,7 +36,11 @@ impl Golden {
     }
 
     pub fn floats(&self, name: &str) -> Vec<f32> {
-        self.0.tensor(name).unwrap().to_f32().unwrap_or_else(|| panic!("{name} has no floats"))
+        self.0
+            .tensor(name)
+            .unwrap()
+            .to_f32()
+            .unwrap_or_else(|| panic!("{name} has no floats"))
     }
 
     /// Integers of any width.
@@ -92,12 +96,27 @@ impl TestModel {
 }
 
 /// Opens a checkpoint with room for `sequences` sequences of `context` tokens.
-pub fn open(dir: &Path, device: Device, numerics: Numerics, token_map: &[u32], sequences: usize, context: usize) -> TestModel {
+pub fn open(
+    dir: &Path,
+    device: Device,
+    numerics: Numerics,
+    token_map: &[u32],
+    sequences: usize,
+    context: usize,
+) -> TestModel {
     let config = ModelConfig::read(dir).unwrap();
     let checkpoint = Checkpoint::open(dir, &config).unwrap();
-    let block_tokens = if config.family == Family::V4 { 256 } else { 128 };
+    let block_tokens = if config.family == Family::V4 {
+        256
+    } else {
+        128
+    };
     let blocks = sequences * context.div_ceil(block_tokens) + 1;
-    let pools = Pools { blocks, slots: sequences + 1, block_tokens: 0 };
+    let pools = Pools {
+        blocks,
+        slots: sequences + 1,
+        block_tokens: 0,
+    };
     fn build<K: Kernels>(
         kernels: K,
         numerics: Numerics,
@@ -106,13 +125,32 @@ pub fn open(dir: &Path, device: Device, numerics: Numerics, token_map: &[u32], s
         pools: Pools,
         map: &[u32],
     ) -> AnyModel<Host<K>> {
-        AnyModel::new(Host::new(kernels, numerics, config.weight_block), config, checkpoint, pools, map).unwrap()
+        AnyModel::new(
+            Host::new(kernels, numerics, config.weight_block),
+            config,
+            checkpoint,
+            pools,
+            map,
+        )
+        .unwrap()
     }
     match device {
-        Device::Reference => TestModel::Reference(build(Plain, numerics, &config, &checkpoint, pools, token_map)),
-        Device::Cpu => {
-            TestModel::Cpu(build(Cpu::new(2).unwrap(), numerics, &config, &checkpoint, pools, token_map))
-        }
+        Device::Reference => TestModel::Reference(build(
+            Plain,
+            numerics,
+            &config,
+            &checkpoint,
+            pools,
+            token_map,
+        )),
+        Device::Cpu => TestModel::Cpu(build(
+            Cpu::new(2).unwrap(),
+            numerics,
+            &config,
+            &checkpoint,
+            pools,
+            token_map,
+        )),
     }
 }
 
@@ -127,10 +165,16 @@ impl Sequence {
     pub fn new(model: &mut TestModel, index: usize, context: usize) -> Self {
         let block_tokens = model.model().limits().block_tokens as usize;
         let each = context.div_ceil(block_tokens);
-        let blocks = (0..each).map(|i| BlockId((1 + index * each + i) as u32)).collect();
+        let blocks = (0..each)
+            .map(|i| BlockId((1 + index * each + i) as u32))
+            .collect();
         let slot = SlotId(index as u32 + 1);
         model.model().clear_slot(slot);
-        Self { slot, blocks, tokens: Vec::new() }
+        Self {
+            slot,
+            blocks,
+            tokens: Vec::new(),
+        }
     }
 
     /// The rows `tokens` from `position` on, where `self.tokens` already holds them.
@@ -151,7 +195,13 @@ impl Sequence {
         let from = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
         let mut logits = Vec::new();
-        model.forward(&[self.step(from, self.tokens.len(), LogitRows::All)], &mut logits, None).unwrap();
+        model
+            .forward(
+                &[self.step(from, self.tokens.len(), LogitRows::All)],
+                &mut logits,
+                None,
+            )
+            .unwrap();
         logits
     }
 }

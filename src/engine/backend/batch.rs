@@ -65,8 +65,16 @@ mod tests {
 
     #[test]
     fn a_group_completes_in_the_step_of_its_last_token() {
-        let span = |rows, position| Span { rows, position, slot: SlotId(1), blocks: Vec::new() };
-        let batch = Batch { spans: vec![span(0..3, 2), span(3..4, 7), span(4..5, 4)], ..Batch::default() };
+        let span = |rows, position| Span {
+            rows,
+            position,
+            slot: SlotId(1),
+            blocks: Vec::new(),
+        };
+        let batch = Batch {
+            spans: vec![span(0..3, 2), span(3..4, 7), span(4..5, 4)],
+            ..Batch::default()
+        };
         let groups: Vec<_> = batch.groups(4).map(|g| (g.span, g.index)).collect();
         assert_eq!(groups, [(0, 0), (1, 1)]);
         assert_eq!(batch.groups(1).count(), 5);

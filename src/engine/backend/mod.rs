@@ -14,8 +14,8 @@ pub mod host;
 pub mod reference;
 
 use super::error::Error;
-use super::kv::layout::{GroupId, RingId, StateLayout};
 use super::kv::SlotId;
+use super::kv::layout::{GroupId, RingId, StateLayout};
 use super::weights::Tensor as Stored;
 use batch::Batch;
 
@@ -34,11 +34,26 @@ pub struct Numerics {
 
 impl Numerics {
     /// As published.
-    pub const OFFICIAL: Self = Self { activations: true, rows: true, index: true, bf16: true };
+    pub const OFFICIAL: Self = Self {
+        activations: true,
+        rows: true,
+        index: true,
+        bf16: true,
+    };
     /// Nothing is rounded below f32.
-    pub const PLAIN: Self = Self { activations: false, rows: false, index: false, bf16: false };
+    pub const PLAIN: Self = Self {
+        activations: false,
+        rows: false,
+        index: false,
+        bf16: false,
+    };
     /// Every quantisation, but f32 between: what single operations are compared in.
-    pub const QUANTISED: Self = Self { activations: true, rows: true, index: true, bf16: false };
+    pub const QUANTISED: Self = Self {
+        activations: true,
+        rows: true,
+        index: true,
+        bf16: false,
+    };
 }
 
 /// Frequencies of both rotations, `[R/2]` each.
@@ -296,7 +311,8 @@ pub trait Backend: Send + 'static {
     /// Copies the bounded state of a sequence out.
     fn save(&mut self, state: &Self::State, slot: SlotId) -> Vec<u8>;
     /// Copies it back into any slot.
-    fn restore(&mut self, state: &mut Self::State, slot: SlotId, saved: &[u8]) -> Result<(), Error>;
+    fn restore(&mut self, state: &mut Self::State, slot: SlotId, saved: &[u8])
+    -> Result<(), Error>;
     /// Copies activations to the host: probes.
     fn read(&self, tensor: &Self::Tensor) -> Vec<f32>;
     /// Replaces activations: probes.
@@ -304,15 +320,39 @@ pub trait Backend: Send + 'static {
 
     /// Begins a step: rotation tables, and a check that every sequence's bounded state is the one its
     /// rows need.
-    fn begin(&mut self, batch: &Batch, frequencies: &Frequencies, state: &mut Self::State) -> Result<(), Error>;
+    fn begin(
+        &mut self,
+        batch: &Batch,
+        frequencies: &Frequencies,
+        state: &mut Self::State,
+    ) -> Result<(), Error>;
     /// `h[n] = table[token]` for every stream: `[S, N·D]`.
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, streams: usize, h: &mut Self::Tensor);
     /// `pre [S, N]`, `post [S, N]`, `comb [S, N, N]` from the streams (`model-v4.md` 5).
-    fn mix(&mut self, w: &MixWeights<Self::Matrix>, spec: &MixSpec, h: &Self::Tensor, mix: &mut Self::Mix);
+    fn mix(
+        &mut self,
+        w: &MixWeights<Self::Matrix>,
+        spec: &MixSpec,
+        h: &Self::Tensor,
+        mix: &mut Self::Mix,
+    );
     /// `pre` alone, in front of the head (V4).
-    fn mix_head(&mut self, w: &MixWeights<Self::Matrix>, spec: &MixSpec, h: &Self::Tensor, mix: &mut Self::Mix);
+    fn mix_head(
+        &mut self,
+        w: &MixWeights<Self::Matrix>,
+        spec: &MixSpec,
+        h: &Self::Tensor,
+        mix: &mut Self::Mix,
+    );
     /// `x = norm · RMS(Σ_n pre[n]·h[n])`, `[S, D]`; without a mix stream 0 alone.
-    fn collapse(&mut self, h: &Self::Tensor, mix: Option<&Self::Mix>, norm: &[f32], spec: &MixSpec, x: &mut Self::Tensor);
+    fn collapse(
+        &mut self,
+        h: &Self::Tensor,
+        mix: Option<&Self::Mix>,
+        norm: &[f32],
+        spec: &MixSpec,
+        x: &mut Self::Tensor,
+    );
     /// `h[k] = post[k]·y + Σ_j comb[j,k]·h[j]`.
     fn expand(&mut self, y: &Self::Tensor, mix: &Self::Mix, spec: &MixSpec, h: &mut Self::Tensor);
     /// `qr [S, q_rank]`, rotated `q [S, H·E]`, rotated and quantised window rows `kv [S, E]`.
@@ -338,9 +378,23 @@ pub trait Backend: Send + 'static {
         latents: &mut Self::Tensor,
     );
     /// Rotates latents to the first position of their group, quantises and appends them to `group`.
-    fn append(&mut self, rows: &Self::Tensor, ratio: usize, format: RowFormat, batch: &Batch, state: &mut Self::State, group: GroupId);
+    fn append(
+        &mut self,
+        rows: &Self::Tensor,
+        ratio: usize,
+        format: RowFormat,
+        batch: &Batch,
+        state: &mut Self::State,
+        group: GroupId,
+    );
     /// Index keys from latents: `k_norm · RMS(latent · wkᵀ)`, `[G, Ei]`.
-    fn index_keys(&mut self, w: &IndexKeyWeights<Self::Matrix>, eps: f32, latents: &Self::Tensor, keys: &mut Self::Tensor);
+    fn index_keys(
+        &mut self,
+        w: &IndexKeyWeights<Self::Matrix>,
+        eps: f32,
+        latents: &Self::Tensor,
+        keys: &mut Self::Tensor,
+    );
     /// The `index_topk` best visible rows of `group` for every row, lower index first on ties.
     fn select(
         &mut self,
@@ -371,13 +425,40 @@ pub trait Backend: Send + 'static {
         o: &mut Self::Tensor,
     );
     /// Grouped output projection: `y [S, D]`.
-    fn output(&mut self, w: &AttentionWeights<Self::Matrix>, spec: &AttentionSpec, o: &Self::Tensor, y: &mut Self::Tensor);
+    fn output(
+        &mut self,
+        w: &AttentionWeights<Self::Matrix>,
+        spec: &AttentionSpec,
+        o: &Self::Tensor,
+        y: &mut Self::Tensor,
+    );
     /// Chooses experts and their weights.
-    fn route(&mut self, w: &MoeWeights<Self::Matrix>, spec: &MoeSpec, x: &Self::Tensor, batch: &Batch, routing: &mut Self::Routing);
+    fn route(
+        &mut self,
+        w: &MoeWeights<Self::Matrix>,
+        spec: &MoeSpec,
+        x: &Self::Tensor,
+        batch: &Batch,
+        routing: &mut Self::Routing,
+    );
     /// Chosen experts plus the shared one: `y [S, D]`.
-    fn experts(&mut self, w: &MoeWeights<Self::Matrix>, spec: &MoeSpec, x: &Self::Tensor, routing: &Self::Routing, y: &mut Self::Tensor);
+    fn experts(
+        &mut self,
+        w: &MoeWeights<Self::Matrix>,
+        spec: &MoeSpec,
+        x: &Self::Tensor,
+        routing: &Self::Routing,
+        y: &mut Self::Tensor,
+    );
     /// Adds the gated n-gram memory to every stream; `rows` are `[S, columns]` table rows.
-    fn engram(&mut self, w: &EngramWeights<Self::Matrix>, spec: &MixSpec, rows: &[u32], batch: &Batch, h: &mut Self::Tensor);
+    fn engram(
+        &mut self,
+        w: &EngramWeights<Self::Matrix>,
+        spec: &MixSpec,
+        rows: &[u32],
+        batch: &Batch,
+        h: &mut Self::Tensor,
+    );
     /// Keeps rows `rows` of `from`.
     fn take_rows(&mut self, from: &Self::Tensor, rows: &[usize], to: &mut Self::Tensor);
     /// Likewise for a mix.

@@ -62,7 +62,15 @@ pub struct StateLayout {
 impl StateLayout {
     /// An empty layout, to which a model adds its rings and groups.
     pub fn new(window: usize, rollback: usize, block_tokens: usize) -> Self {
-        Self { window, rollback, block_tokens, blocks: 0, slots: 0, rings: Vec::new(), groups: Vec::new() }
+        Self {
+            window,
+            rollback,
+            block_tokens,
+            blocks: 0,
+            slots: 0,
+            rings: Vec::new(),
+            groups: Vec::new(),
+        }
     }
 
     /// Adds a ring of window rows: `window` positions and the rollback.
@@ -76,7 +84,11 @@ impl StateLayout {
     }
 
     fn ring(&mut self, kind: RingKind, capacity: usize, width: usize) -> RingId {
-        self.rings.push(Ring { kind, capacity, width });
+        self.rings.push(Ring {
+            kind,
+            capacity,
+            width,
+        });
         RingId(self.rings.len() - 1)
     }
 
@@ -88,7 +100,10 @@ impl StateLayout {
 
     /// Bytes of a block when a kept value takes `value_bytes`: Σ `block_tokens / ratio · width · value_bytes`.
     pub fn block_bytes(&self, value_bytes: usize) -> usize {
-        self.groups.iter().map(|g| self.block_tokens / g.ratio * g.width * value_bytes).sum()
+        self.groups
+            .iter()
+            .map(|g| self.block_tokens / g.ratio * g.width * value_bytes)
+            .sum()
     }
 
     /// Bytes of a slot: window rows of `value_bytes` a value, raw rows of 4, and a tag of 4 a position.
@@ -96,7 +111,15 @@ impl StateLayout {
         let rows: usize = self
             .rings
             .iter()
-            .map(|r| r.capacity * r.width * if r.kind == RingKind::Window { value_bytes } else { 4 })
+            .map(|r| {
+                r.capacity
+                    * r.width
+                    * if r.kind == RingKind::Window {
+                        value_bytes
+                    } else {
+                        4
+                    }
+            })
             .sum();
         rows + (self.window + self.rollback) * 4
     }

@@ -121,7 +121,9 @@ impl<B: Backend> AnyModel<B> {
     ) -> Result<Self, Error> {
         Ok(match config.family {
             Family::V4 => Self::V4(Box::new(V4::new(backend, config, checkpoint, pools)?)),
-            Family::V41 => Self::V41(Box::new(V41::new(backend, config, checkpoint, pools, token_map)?)),
+            Family::V41 => Self::V41(Box::new(V41::new(
+                backend, config, checkpoint, pools, token_map,
+            )?)),
         })
     }
 

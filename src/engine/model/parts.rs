@@ -4,8 +4,8 @@ use super::config::ModelConfig;
 use super::{ModelLimits, StepSequence};
 use crate::engine::backend::batch::{Batch, Span};
 use crate::engine::backend::{
-    AttentionWeights, Backend, CompressorWeights, ExpertWeights, Frequencies, IndexerWeights, MixSpec, MixWeights,
-    MoeSpec, MoeWeights, Numerics, RouterChoice,
+    AttentionWeights, Backend, CompressorWeights, ExpertWeights, Frequencies, IndexerWeights,
+    MixSpec, MixWeights, MoeSpec, MoeWeights, Numerics, RouterChoice,
 };
 use crate::engine::error::{Code, Error};
 use crate::engine::kv::layout::StateLayout;
@@ -38,7 +38,11 @@ impl<B: Backend> Source<'_, B> {
     pub fn matrix(&mut self, stem: &str) -> Result<B::Matrix, Error> {
         let weight = self.checkpoint.tensor(&format!("{stem}.weight"))?;
         let scale = format!("{stem}.scale");
-        let scale = if self.checkpoint.has(&scale) { Some(self.checkpoint.tensor(&scale)?) } else { None };
+        let scale = if self.checkpoint.has(&scale) {
+            Some(self.checkpoint.tensor(&scale)?)
+        } else {
+            None
+        };
         self.backend.matrix(weight, scale)
     }
 
@@ -55,7 +59,11 @@ impl<B: Backend> Source<'_, B> {
     }
 
     fn optional_vector(&self, name: &str) -> Result<Vec<f32>, Error> {
-        if self.checkpoint.has(name) { self.vector(name) } else { Ok(Vec::new()) }
+        if self.checkpoint.has(name) {
+            self.vector(name)
+        } else {
+            Ok(Vec::new())
+        }
     }
 
     /// `{stem}_fn`, `{stem}_base`, `{stem}_scale`.
@@ -86,7 +94,11 @@ impl<B: Backend> Source<'_, B> {
         let gated = self.checkpoint.has(&format!("{stem}.wgate.weight"));
         Ok(CompressorWeights {
             wkv: self.matrix(&format!("{stem}.wkv"))?,
-            wgate: if gated { Some(self.matrix(&format!("{stem}.wgate"))?) } else { None },
+            wgate: if gated {
+                Some(self.matrix(&format!("{stem}.wgate"))?)
+            } else {
+                None
+            },
             bias: self.optional_vector(&format!("{stem}.ape"))?,
             norm: self.vector(&format!("{stem}.norm.weight"))?,
         })
@@ -109,7 +121,12 @@ impl<B: Backend> Source<'_, B> {
     }
 
     /// Feed-forward part of one layer; `hashed` takes experts from the table of token ids.
-    pub fn moe(&mut self, stem: &str, config: &ModelConfig, hashed: bool) -> Result<MoeWeights<B::Matrix>, Error> {
+    pub fn moe(
+        &mut self,
+        stem: &str,
+        config: &ModelConfig,
+        hashed: bool,
+    ) -> Result<MoeWeights<B::Matrix>, Error> {
         let choice = if hashed {
             RouterChoice::Table(self.token_table(&format!("{stem}.gate.tid2eid"), config.experts)?)
         } else {
@@ -145,7 +162,11 @@ impl<B: Backend> Source<'_, B> {
 }
 
 fn wrong_type(tensor: &Tensor) -> Error {
-    let message = format!("{} is stored as {}, which cannot be read here", tensor.name, tensor.dtype.name());
+    let message = format!(
+        "{} is stored as {}, which cannot be read here",
+        tensor.name,
+        tensor.dtype.name()
+    );
     Error::new(Code::BadFormat, tensor.name.clone(), message)
 }
 
@@ -153,7 +174,9 @@ fn wrong_type(tensor: &Tensor) -> Error {
 pub fn frequencies(config: &ModelConfig) -> Frequencies {
     let half = config.rope_dim / 2;
     let of = |base: f32| -> Vec<f32> {
-        (0..half).map(|i| 1.0 / base.powf(2.0 * i as f32 / config.rope_dim as f32)).collect()
+        (0..half)
+            .map(|i| 1.0 / base.powf(2.0 * i as f32 / config.rope_dim as f32))
+            .collect()
     };
     let mut compressed = of(config.compress_theta);
     if let Some(yarn) = &config.yarn {
@@ -170,7 +193,10 @@ pub fn frequencies(config: &ModelConfig) -> Frequencies {
             *f = *f / yarn.factor * ramp + *f * (1.0 - ramp);
         }
     }
-    Frequencies { plain: of(config.rope_theta), compressed }
+    Frequencies {
+        plain: of(config.rope_theta),
+        compressed,
+    }
 }
 
 /// Numbers of norms and hyper-connections.
@@ -186,7 +212,12 @@ pub fn mix_spec(config: &ModelConfig) -> MixSpec {
 
 /// Numbers of the feed-forward part.
 pub fn moe_spec(config: &ModelConfig, direct: bool) -> MoeSpec {
-    MoeSpec { topk: config.topk_experts, scale: config.route_scale, limit: config.swiglu_limit, direct }
+    MoeSpec {
+        topk: config.topk_experts,
+        scale: config.route_scale,
+        limit: config.swiglu_limit,
+        direct,
+    }
 }
 
 /// What the engine must know of a model with this layout.
@@ -211,25 +242,45 @@ pub fn batch_of(step: &[StepSequence<'_>], limits: &ModelLimits) -> Result<Batch
         let (start, len) = (sequence.position as usize, sequence.tokens.len());
         let end = start + len;
         if len == 0 || end > limits.max_context as usize {
-            return broken(format!("a step has rows {start}..{end} of a context of {}", limits.max_context));
+            return broken(format!(
+                "a step has rows {start}..{end} of a context of {}",
+                limits.max_context
+            ));
         }
         if sequence.blocks.len() * (limits.block_tokens as usize) < end {
-            return broken(format!("{} blocks do not cover {end} positions", sequence.blocks.len()));
+            return broken(format!(
+                "{} blocks do not cover {end} positions",
+                sequence.blocks.len()
+            ));
         }
-        if sequence.blocks.iter().any(|b| b.0 == 0 || b.0 >= limits.blocks)
+        if sequence
+            .blocks
+            .iter()
+            .any(|b| b.0 == 0 || b.0 >= limits.blocks)
             || sequence.slot.0 == 0
             || sequence.slot.0 >= limits.slots
         {
             return broken("a step names a block or slot outside the pools".into());
         }
-        if sequence.tokens.iter().chain(sequence.history).any(|t| *t >= limits.vocab) {
+        if sequence
+            .tokens
+            .iter()
+            .chain(sequence.history)
+            .any(|t| *t >= limits.vocab)
+        {
             return broken("a step has an id outside the vocabulary".into());
         }
         if !sequence.image.is_empty() && sequence.image.len() != len {
-            return broken(format!("{} image marks for {len} rows", sequence.image.len()));
+            return broken(format!(
+                "{} image marks for {len} rows",
+                sequence.image.len()
+            ));
         }
         if sequence.history.len() < start.min(limits.history as usize) {
-            return broken(format!("{} ids of history at position {start}", sequence.history.len()));
+            return broken(format!(
+                "{} ids of history at position {start}",
+                sequence.history.len()
+            ));
         }
         let first = batch.len();
         batch.tokens.extend_from_slice(sequence.tokens);
@@ -252,11 +303,14 @@ pub fn batch_of(step: &[StepSequence<'_>], limits: &ModelLimits) -> Result<Batch
 /// Rows of the batch that need logits, in order.
 pub fn logit_rows(step: &[StepSequence<'_>], batch: &Batch) -> Vec<usize> {
     use super::LogitRows;
-    let rows = step.iter().zip(&batch.spans).flat_map(|(sequence, span)| match sequence.logits {
-        LogitRows::None => span.rows.end..span.rows.end,
-        LogitRows::Last => span.rows.end - 1..span.rows.end,
-        LogitRows::All => span.rows.clone(),
-    });
+    let rows = step
+        .iter()
+        .zip(&batch.spans)
+        .flat_map(|(sequence, span)| match sequence.logits {
+            LogitRows::None => span.rows.end..span.rows.end,
+            LogitRows::Last => span.rows.end - 1..span.rows.end,
+            LogitRows::All => span.rows.clone(),
+        });
     rows.collect()
 }
 

@@ -5,14 +5,14 @@
 
 use super::config::ModelConfig;
 use super::parts::{
-    Point, Pools, Probe, ROLLBACK, Source, Workspace, batch_of, frequencies, limits, logit_rows, mix_spec, moe_spec,
-    probe,
+    Point, Pools, Probe, ROLLBACK, Source, Workspace, batch_of, frequencies, limits, logit_rows,
+    mix_spec, moe_spec, probe,
 };
 use super::{Model, ModelLimits, StepSequence};
 use crate::engine::backend::batch::Batch;
 use crate::engine::backend::{
-    AttentionSpec, AttentionWeights, Backend, Compressed, CompressorWeights, Frequencies, IndexerWeights, Level,
-    MixSpec, MixWeights, MoeSpec, MoeWeights, Pooling, RowFormat,
+    AttentionSpec, AttentionWeights, Backend, Compressed, CompressorWeights, Frequencies,
+    IndexerWeights, Level, MixSpec, MixWeights, MoeSpec, MoeWeights, Pooling, RowFormat,
 };
 use crate::engine::error::Error;
 use crate::engine::kv::SlotId;
@@ -72,7 +72,11 @@ pub struct V4<B: Backend> {
 /// State of a V4 model: a window ring a layer; with compressed rows a raw ring and a group; for ratio 4
 /// the same once more for index keys.
 pub fn layout(config: &ModelConfig, pools: Pools) -> StateLayout {
-    let block_tokens = if pools.block_tokens == 0 { BLOCK_TOKENS } else { pools.block_tokens };
+    let block_tokens = if pools.block_tokens == 0 {
+        BLOCK_TOKENS
+    } else {
+        pools.block_tokens
+    };
     let mut layout = StateLayout::new(config.window, ROLLBACK, block_tokens);
     (layout.blocks, layout.slots) = (pools.blocks, pools.slots);
     for &ratio in &config.ratios {
@@ -93,10 +97,18 @@ pub fn layout(config: &ModelConfig, pools: Pools) -> StateLayout {
 
 impl<B: Backend> V4<B> {
     /// Takes the weights of `checkpoint` over.
-    pub fn new(mut backend: B, config: &ModelConfig, checkpoint: &Checkpoint, pools: Pools) -> Result<Self, Error> {
+    pub fn new(
+        mut backend: B,
+        config: &ModelConfig,
+        checkpoint: &Checkpoint,
+        pools: Pools,
+    ) -> Result<Self, Error> {
         let layout = layout(config, pools);
         let state = backend.state(&layout)?;
-        let mut source = Source { backend: &mut backend, checkpoint };
+        let mut source = Source {
+            backend: &mut backend,
+            checkpoint,
+        };
         let embed = source.matrix("embed")?;
         let head = source.matrix("head")?;
         let norm = source.vector("norm.weight")?;
@@ -114,11 +126,21 @@ impl<B: Backend> V4<B> {
                 let overlap = ratio == INDEXED;
                 let stem = format!("layers.{i}.attn.compressor");
                 let compressor = source.compressor(&stem)?;
-                let pooling = Pooling { ratio, width: config.head_dim, overlap, ring: Some(ring()) };
+                let pooling = Pooling {
+                    ratio,
+                    width: config.head_dim,
+                    overlap,
+                    ring: Some(ring()),
+                };
                 let rows = group();
                 let index = if overlap {
                     let stem = format!("layers.{i}.attn.indexer");
-                    let pooling = Pooling { ratio, width: config.index_dim, overlap, ring: Some(ring()) };
+                    let pooling = Pooling {
+                        ratio,
+                        width: config.index_dim,
+                        overlap,
+                        ring: Some(ring()),
+                    };
                     Some(Index {
                         compressor: source.compressor(&format!("{stem}.compressor"))?,
                         pooling,
@@ -128,7 +150,12 @@ impl<B: Backend> V4<B> {
                 } else {
                     None
                 };
-                Some(CompressedRows { compressor, pooling, rows, index })
+                Some(CompressedRows {
+                    compressor,
+                    pooling,
+                    rows,
+                    index,
+                })
             };
             layers.push(Layer {
                 attention_mix: source.mix(&format!("layers.{i}.hc_attn"))?,
@@ -181,13 +208,25 @@ impl<B: Backend> V4<B> {
         mut watch: Option<&mut dyn Probe>,
     ) -> Result<(), Error> {
         let batch = batch_of(step, &self.limits)?;
-        self.backend.begin(&batch, &self.frequencies, &mut self.state)?;
-        self.backend.embed(&self.embed, &batch, self.mixes.streams, &mut self.workspace.h);
+        self.backend
+            .begin(&batch, &self.frequencies, &mut self.state)?;
+        self.backend.embed(
+            &self.embed,
+            &batch,
+            self.mixes.streams,
+            &mut self.workspace.h,
+        );
 
         for i in 0..self.layers.len() {
             self.attention_sublayer(i, &batch, &mut watch);
             self.feed_forward_sublayer(i, &batch, &mut watch);
-            probe(&self.backend, &mut watch, Point::LayerOut, i, &mut self.workspace.h);
+            probe(
+                &self.backend,
+                &mut watch,
+                Point::LayerOut,
+                i,
+                &mut self.workspace.h,
+            );
         }
 
         logits.clear();
@@ -196,7 +235,13 @@ impl<B: Backend> V4<B> {
             let (b, w) = (&mut self.backend, &mut self.workspace);
             b.take_rows(&w.h, &rows, &mut w.last);
             b.mix_head(&self.head_mix, &self.mixes, &w.last, &mut w.last_mix);
-            b.collapse(&w.last, Some(&w.last_mix), &self.norm, &self.mixes, &mut w.x);
+            b.collapse(
+                &w.last,
+                Some(&w.last_mix),
+                &self.norm,
+                &self.mixes,
+                &mut w.x,
+            );
             probe(b, &mut watch, Point::Final, self.layers.len(), &mut w.x);
             b.head(&self.head, &w.x, logits);
         }
@@ -207,20 +252,63 @@ impl<B: Backend> V4<B> {
         let (layer, b, w) = (&self.layers[i], &mut self.backend, &mut self.workspace);
         let eps = self.mixes.norm_eps;
         b.mix(&layer.attention_mix, &self.mixes, &w.h, &mut w.mix);
-        b.collapse(&w.h, Some(&w.mix), &layer.attention_norm, &self.mixes, &mut w.x);
+        b.collapse(
+            &w.h,
+            Some(&w.mix),
+            &layer.attention_norm,
+            &self.mixes,
+            &mut w.x,
+        );
         probe(b, watch, Point::AttentionIn, i, &mut w.x);
 
-        b.project(&layer.attention, &self.attention, layer.ratio > 0, eps, &w.x, &mut w.projected);
+        b.project(
+            &layer.attention,
+            &self.attention,
+            layer.ratio > 0,
+            eps,
+            &w.x,
+            &mut w.projected,
+        );
         let mut rows = Compressed::None;
         if let Some(compressed) = &layer.compressed {
             let format = self.attention.row_format;
-            b.compress(&compressed.compressor, &compressed.pooling, eps, &w.x, batch, &mut self.state, &mut w.latents);
-            b.append(&w.latents, layer.ratio, format, batch, &mut self.state, compressed.rows);
+            b.compress(
+                &compressed.compressor,
+                &compressed.pooling,
+                eps,
+                &w.x,
+                batch,
+                &mut self.state,
+                &mut w.latents,
+            );
+            b.append(
+                &w.latents,
+                layer.ratio,
+                format,
+                batch,
+                &mut self.state,
+                compressed.rows,
+            );
             rows = Compressed::All(compressed.rows);
             if let Some(index) = &compressed.index {
                 let format = self.attention.index_format;
-                b.compress(&index.compressor, &index.pooling, eps, &w.x, batch, &mut self.state, &mut w.keys);
-                b.append(&w.keys, layer.ratio, format, batch, &mut self.state, index.keys);
+                b.compress(
+                    &index.compressor,
+                    &index.pooling,
+                    eps,
+                    &w.x,
+                    batch,
+                    &mut self.state,
+                    &mut w.keys,
+                );
+                b.append(
+                    &w.keys,
+                    layer.ratio,
+                    format,
+                    batch,
+                    &mut self.state,
+                    index.keys,
+                );
                 b.select(
                     &index.weights,
                     &self.attention,
@@ -256,10 +344,21 @@ impl<B: Backend> V4<B> {
         b.expand(&w.y, &w.mix, &self.mixes, &mut w.h);
     }
 
-    fn feed_forward_sublayer(&mut self, i: usize, batch: &Batch, watch: &mut Option<&mut dyn Probe>) {
+    fn feed_forward_sublayer(
+        &mut self,
+        i: usize,
+        batch: &Batch,
+        watch: &mut Option<&mut dyn Probe>,
+    ) {
         let (layer, b, w) = (&self.layers[i], &mut self.backend, &mut self.workspace);
         b.mix(&layer.feed_forward_mix, &self.mixes, &w.h, &mut w.mix);
-        b.collapse(&w.h, Some(&w.mix), &layer.feed_forward_norm, &self.mixes, &mut w.x);
+        b.collapse(
+            &w.h,
+            Some(&w.mix),
+            &layer.feed_forward_norm,
+            &self.mixes,
+            &mut w.x,
+        );
         probe(b, watch, Point::FeedForwardIn, i, &mut w.x);
         b.route(&layer.moe, &self.moe, &w.x, batch, &mut w.routing);
         if let Some(watch) = watch {

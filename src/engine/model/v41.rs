@@ -7,14 +7,15 @@
 use super::config::ModelConfig;
 use super::engram::{DEAD, EngramHash};
 use super::parts::{
-    Point, Pools, Probe, ROLLBACK, Source, Workspace, batch_of, frequencies, limits, logit_rows, mix_spec, moe_spec,
-    probe,
+    Point, Pools, Probe, ROLLBACK, Source, Workspace, batch_of, frequencies, limits, logit_rows,
+    mix_spec, moe_spec, probe,
 };
 use super::{Model, ModelLimits, StepSequence};
 use crate::engine::backend::batch::Batch;
 use crate::engine::backend::{
-    AttentionSpec, AttentionWeights, Backend, Compressed, CompressorWeights, EngramWeights, Frequencies,
-    IndexKeyWeights, IndexerWeights, Level, MixSpec, MixWeights, MoeSpec, MoeWeights, Pooling, RowFormat,
+    AttentionSpec, AttentionWeights, Backend, Compressed, CompressorWeights, EngramWeights,
+    Frequencies, IndexKeyWeights, IndexerWeights, Level, MixSpec, MixWeights, MoeSpec, MoeWeights,
+    Pooling, RowFormat,
 };
 use crate::engine::error::Error;
 use crate::engine::kv::SlotId;
@@ -81,7 +82,11 @@ pub struct V41<B: Backend> {
 /// State of a V4.1 model: a window ring a layer, a raw ring for each source of ratio 2, and rows and keys
 /// of each source.
 pub fn layout(config: &ModelConfig, pools: Pools) -> StateLayout {
-    let block_tokens = if pools.block_tokens == 0 { BLOCK_TOKENS } else { pools.block_tokens };
+    let block_tokens = if pools.block_tokens == 0 {
+        BLOCK_TOKENS
+    } else {
+        pools.block_tokens
+    };
     let mut layout = StateLayout::new(config.window, ROLLBACK, block_tokens);
     (layout.blocks, layout.slots) = (pools.blocks, pools.slots);
     for layer in 0..config.layers {
@@ -109,8 +114,15 @@ impl<B: Backend> V41<B> {
     ) -> Result<Self, Error> {
         let layout = layout(config, pools);
         let state = backend.state(&layout)?;
-        let hash = config.engram.as_ref().map(|engram| EngramHash::new(engram, token_map)).transpose()?;
-        let mut source = Source { backend: &mut backend, checkpoint };
+        let hash = config
+            .engram
+            .as_ref()
+            .map(|engram| EngramHash::new(engram, token_map))
+            .transpose()?;
+        let mut source = Source {
+            backend: &mut backend,
+            checkpoint,
+        };
         let embed = source.matrix("embed")?;
         let head = source.matrix("head")?;
         let norm = source.vector("norm.weight")?;
@@ -128,10 +140,18 @@ impl<B: Backend> V41<B> {
             let mut kv_source = None;
             if config.kv_sources.contains(&i) {
                 let raw = (ratio > 1).then(|| RingId(next(&mut ring)));
-                shared = Some(Shared { rows: GroupId(next(&mut group)), keys: GroupId(next(&mut group)) });
+                shared = Some(Shared {
+                    rows: GroupId(next(&mut group)),
+                    keys: GroupId(next(&mut group)),
+                });
                 kv_source = Some(KvSource {
                     compressor: source.compressor(&format!("layers.{i}.attn.compressor"))?,
-                    pooling: Pooling { ratio, width: config.head_dim, overlap: false, ring: raw },
+                    pooling: Pooling {
+                        ratio,
+                        width: config.head_dim,
+                        overlap: false,
+                        ring: raw,
+                    },
                     keys: IndexKeyWeights {
                         wk: source.matrix(&format!("layers.{i}.attn.indexer.wk"))?,
                         norm: source.vector(&format!("layers.{i}.attn.indexer.k_norm.weight"))?,
@@ -189,7 +209,11 @@ impl<B: Backend> V41<B> {
             },
             mixes: mix_spec(config),
             moe: moe_spec(config, true),
-            row_format: if config.fp4_rows { RowFormat::Fp4 } else { RowFormat::Fp8 },
+            row_format: if config.fp4_rows {
+                RowFormat::Fp4
+            } else {
+                RowFormat::Fp8
+            },
             embed,
             layers,
             norm,
@@ -208,9 +232,15 @@ impl<B: Backend> V41<B> {
         mut watch: Option<&mut dyn Probe>,
     ) -> Result<(), Error> {
         let batch = batch_of(step, &self.limits)?;
-        self.backend.begin(&batch, &self.frequencies, &mut self.state)?;
+        self.backend
+            .begin(&batch, &self.frequencies, &mut self.state)?;
         let compressed_ids = self.compressed_ids(step);
-        self.backend.embed(&self.embed, &batch, self.mixes.streams, &mut self.workspace.h);
+        self.backend.embed(
+            &self.embed,
+            &batch,
+            self.mixes.streams,
+            &mut self.workspace.h,
+        );
 
         for i in 0..self.layers.len() {
             if let Some((which, _)) = self.layers[i].engram {
@@ -229,8 +259,20 @@ impl<B: Backend> V41<B> {
             let w = &mut self.workspace;
             self.backend.take_rows(&w.h, &rows, &mut w.last);
             self.backend.take_mix(&w.other, &rows, &mut w.last_mix);
-            self.backend.collapse(&w.last, Some(&w.last_mix), &self.norm, &self.mixes, &mut w.x);
-            probe(&self.backend, &mut watch, Point::Final, self.layers.len(), &mut w.x);
+            self.backend.collapse(
+                &w.last,
+                Some(&w.last_mix),
+                &self.norm,
+                &self.mixes,
+                &mut w.x,
+            );
+            probe(
+                &self.backend,
+                &mut watch,
+                Point::Final,
+                self.layers.len(),
+                &mut w.x,
+            );
             self.backend.head(&self.head, &w.x, logits);
         }
         Ok(())
@@ -246,15 +288,44 @@ impl<B: Backend> V41<B> {
         probe(b, watch, Point::AttentionIn, i, &mut w.x);
 
         let compressed = layer.ratio > 0;
-        b.project(&layer.attention, &self.attention, compressed, self.mixes.norm_eps, &w.x, &mut w.projected);
+        b.project(
+            &layer.attention,
+            &self.attention,
+            compressed,
+            self.mixes.norm_eps,
+            &w.x,
+            &mut w.projected,
+        );
         if let (Some(shared), Some(source)) = (layer.shared, &layer.source) {
             let eps = self.mixes.norm_eps;
             let ratio = layer.ratio;
-            b.compress(&source.compressor, &source.pooling, eps, &w.x, batch, &mut self.state, &mut w.latents);
+            b.compress(
+                &source.compressor,
+                &source.pooling,
+                eps,
+                &w.x,
+                batch,
+                &mut self.state,
+                &mut w.latents,
+            );
             // Keys come from the latent before rotation.
             b.index_keys(&source.keys, eps, &w.latents, &mut w.keys);
-            b.append(&w.keys, ratio, self.attention.index_format, batch, &mut self.state, shared.keys);
-            b.append(&w.latents, ratio, self.row_format, batch, &mut self.state, shared.rows);
+            b.append(
+                &w.keys,
+                ratio,
+                self.attention.index_format,
+                batch,
+                &mut self.state,
+                shared.keys,
+            );
+            b.append(
+                &w.latents,
+                ratio,
+                self.row_format,
+                batch,
+                &mut self.state,
+                shared.rows,
+            );
         }
         if let (Some(shared), Some(indexer)) = (layer.shared, &layer.indexer) {
             b.select(
@@ -277,7 +348,9 @@ impl<B: Backend> V41<B> {
                 }
             }
         }
-        let rows = layer.shared.map_or(Compressed::None, |s| Compressed::Selected(s.rows, &w.selection));
+        let rows = layer.shared.map_or(Compressed::None, |s| {
+            Compressed::Selected(s.rows, &w.selection)
+        });
         b.attend(
             &layer.attention,
             &self.attention,
@@ -295,10 +368,21 @@ impl<B: Backend> V41<B> {
         std::mem::swap(&mut w.mix, &mut w.other);
     }
 
-    fn feed_forward_sublayer(&mut self, i: usize, batch: &Batch, watch: &mut Option<&mut dyn Probe>) {
+    fn feed_forward_sublayer(
+        &mut self,
+        i: usize,
+        batch: &Batch,
+        watch: &mut Option<&mut dyn Probe>,
+    ) {
         let (layer, b, w) = (&self.layers[i], &mut self.backend, &mut self.workspace);
         b.mix(&layer.feed_forward_mix, &self.mixes, &w.h, &mut w.mix);
-        b.collapse(&w.h, Some(&w.other), &layer.feed_forward_norm, &self.mixes, &mut w.x);
+        b.collapse(
+            &w.h,
+            Some(&w.other),
+            &layer.feed_forward_norm,
+            &self.mixes,
+            &mut w.x,
+        );
         probe(b, watch, Point::FeedForwardIn, i, &mut w.x);
         b.route(&layer.moe, &self.moe, &w.x, batch, &mut w.routing);
         if let Some(watch) = watch {
@@ -310,9 +394,17 @@ impl<B: Backend> V41<B> {
         std::mem::swap(&mut w.mix, &mut w.other);
     }
 
-    fn engram(&mut self, i: usize, rows: &[u32], batch: &Batch, watch: &mut Option<&mut dyn Probe>) {
+    fn engram(
+        &mut self,
+        i: usize,
+        rows: &[u32],
+        batch: &Batch,
+        watch: &mut Option<&mut dyn Probe>,
+    ) {
         let (b, w) = (&mut self.backend, &mut self.workspace);
-        let Some((_, weights)) = &self.layers[i].engram else { return };
+        let Some((_, weights)) = &self.layers[i].engram else {
+            return;
+        };
         probe(b, watch, Point::EngramIn, i, &mut w.h);
         if let Some(watch) = watch {
             watch.engram_rows(i, rows);
@@ -323,19 +415,34 @@ impl<B: Backend> V41<B> {
 
     /// Compressed ids of each sequence: as much history as n-grams look back to, then its rows.
     fn compressed_ids(&self, step: &[StepSequence<'_>]) -> Vec<Vec<i64>> {
-        let Some(hash) = &self.hash else { return Vec::new() };
+        let Some(hash) = &self.hash else {
+            return Vec::new();
+        };
         let back = self.limits.history as usize;
         let of = |sequence: &StepSequence<'_>| {
             let history = &sequence.history[sequence.history.len().saturating_sub(back)..];
             let rows = sequence.tokens.iter().enumerate().map(|(i, token)| {
-                if sequence.image.get(i).copied().unwrap_or(false) { DEAD } else { hash.compress(*token) }
+                if sequence.image.get(i).copied().unwrap_or(false) {
+                    DEAD
+                } else {
+                    hash.compress(*token)
+                }
             });
-            history.iter().map(|token| hash.compress(*token)).chain(rows).collect()
+            history
+                .iter()
+                .map(|token| hash.compress(*token))
+                .chain(rows)
+                .collect()
         };
         step.iter().map(of).collect()
     }
 
-    fn engram_rows(&self, which: usize, compressed: &[Vec<i64>], step: &[StepSequence<'_>]) -> Vec<u32> {
+    fn engram_rows(
+        &self,
+        which: usize,
+        compressed: &[Vec<i64>],
+        step: &[StepSequence<'_>],
+    ) -> Vec<u32> {
         let mut rows = Vec::new();
         if let Some(hash) = &self.hash {
             for (ids, sequence) in compressed.iter().zip(step) {
@@ -348,13 +455,19 @@ impl<B: Backend> V41<B> {
 
 fn level(config: &ModelConfig, layer: usize) -> Level {
     match &config.candidates {
-        Some(c) if c.layer == layer => Level::Publish { blocks: c.blocks, size: c.block_size },
+        Some(c) if c.layer == layer => Level::Publish {
+            blocks: c.blocks,
+            size: c.block_size,
+        },
         Some(c) if c.layer < layer => Level::Candidates { size: c.block_size },
         _ => Level::All,
     }
 }
 
-fn engram_weights<B: Backend>(source: &mut Source<'_, B>, layer: usize) -> Result<EngramWeights<B::Matrix>, Error> {
+fn engram_weights<B: Backend>(
+    source: &mut Source<'_, B>,
+    layer: usize,
+) -> Result<EngramWeights<B::Matrix>, Error> {
     let stem = format!("layers.{layer}.engram");
     let query = source.vector(&format!("{stem}.q_weight"))?;
     let key = source.vector(&format!("{stem}.k_weight"))?;

@@ -4,15 +4,18 @@ use super::kernels::Attend;
 use super::matrix::Matrix;
 use super::state::State;
 use super::{
-    AttentionSpec, AttentionWeights, Batch, Compressed, GATHER, Host, Kernels, Projected, RingId, Rows, Selection,
-    Shared,
+    AttentionSpec, AttentionWeights, Batch, Compressed, GATHER, Host, Kernels, Projected, RingId,
+    Rows, Selection, Shared,
 };
 
 /// Heads of one item of work when a step has fewer rows than threads: what a kernel takes at a time.
 const HEADS: usize = 16;
 
 impl<K: Kernels> Host<K> {
-    #[expect(clippy::too_many_arguments, reason = "the operation's inputs, outputs and state")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the operation's inputs, outputs and state"
+    )]
     pub(super) fn sparse_attention(
         &mut self,
         w: &AttentionWeights<Matrix>,
@@ -29,11 +32,23 @@ impl<K: Kernels> Host<K> {
         let half = spec.rope_dim / 2;
         let count = batch.len();
         o.shape(count, heads * width);
-        let angles = if matches!(compressed, Compressed::None) { &self.plain } else { &self.compressed };
-        let span_of: Vec<usize> =
-            batch.spans.iter().enumerate().flat_map(|(i, s)| s.rows.clone().map(move |_| i)).collect();
+        let angles = if matches!(compressed, Compressed::None) {
+            &self.plain
+        } else {
+            &self.compressed
+        };
+        let span_of: Vec<usize> = batch
+            .spans
+            .iter()
+            .enumerate()
+            .flat_map(|(i, s)| s.rows.clone().map(move |_| i))
+            .collect();
         // Few rows: split each one's heads over threads. The result of a head does not depend on it.
-        let parts = if count < self.kernels.threads() { heads.div_ceil(HEADS) } else { 1 };
+        let parts = if count < self.kernels.threads() {
+            heads.div_ceil(HEADS)
+        } else {
+            1
+        };
         let heads_each = heads.div_ceil(parts);
         let out = Shared::new(&mut o.data);
         let scale = (width as f32).powf(-0.5);
@@ -58,7 +73,9 @@ impl<K: Kernels> Host<K> {
                     let (values, at) = state.window(ring, span.slot, p);
                     keys.extend(values, at..at + width);
                 }
-                let first_here = (position + 1).saturating_sub(spec.window).max(span.position);
+                let first_here = (position + 1)
+                    .saturating_sub(spec.window)
+                    .max(span.position);
                 let here = span.rows.start + first_here - span.position;
                 keys.extend_f32(&projected.kv.data[here * width..(row + 1) * width]);
                 match compressed {
@@ -88,10 +105,11 @@ impl<K: Kernels> Host<K> {
                     exact: self.numerics.bf16,
                     out,
                 });
-                let (cos, sin) = angles.row(row, half);
+                // Back by the angles that the keys were rotated by.
+                let (cos, back) = angles.back(row, half);
+                self.store(out);
                 for head in out.chunks_mut(width) {
-                    self.store(head);
-                    self.rotate(head, cos, sin, true);
+                    self.rotate(head, cos, back);
                 }
             });
         });

@@ -14,7 +14,12 @@ pub struct Routing {
 
 impl Routing {
     pub(super) fn rows(&self) -> Vec<Vec<(u32, f32)>> {
-        let pairs: Vec<_> = self.experts.iter().copied().zip(self.weights.iter().copied()).collect();
+        let pairs: Vec<_> = self
+            .experts
+            .iter()
+            .copied()
+            .zip(self.weights.iter().copied())
+            .collect();
         pairs.chunks(self.topk.max(1)).map(<[_]>::to_vec).collect()
     }
 }
@@ -22,10 +27,6 @@ impl Routing {
 /// `sqrt(ln(1 + e^u))`.
 fn score(u: f32) -> f32 {
     (u.max(0.0) + (-u.abs()).exp().ln_1p()).sqrt()
-}
-
-fn silu(x: f32) -> f32 {
-    x / (1.0 + (-x).exp())
 }
 
 impl<K: Kernels> Host<K> {
@@ -49,10 +50,16 @@ impl<K: Kernels> Host<K> {
             match &w.choice {
                 RouterChoice::Table(table) => {
                     let token = batch.tokens[row] as usize;
-                    routing.experts.extend_from_slice(&table[token * spec.topk..(token + 1) * spec.topk]);
+                    routing
+                        .experts
+                        .extend_from_slice(&table[token * spec.topk..(token + 1) * spec.topk]);
                 }
                 RouterChoice::Scores { bias, image_bias } => {
-                    let bias = if batch.image[row] && !image_bias.is_empty() { image_bias } else { bias };
+                    let bias = if batch.image[row] && !image_bias.is_empty() {
+                        image_bias
+                    } else {
+                        bias
+                    };
                     order.clear();
                     order.extend(0..scores.len() as u32);
                     let biased = |e: &u32| scores[*e as usize] + bias[*e as usize];
@@ -62,29 +69,29 @@ impl<K: Kernels> Host<K> {
             }
             let chosen = &routing.experts[first..];
             let sum: f32 = chosen.iter().map(|e| scores[*e as usize]).sum::<f32>() + 1e-20;
-            routing.weights.extend(chosen.iter().map(|e| scores[*e as usize] / sum * spec.scale));
+            routing.weights.extend(
+                chosen
+                    .iter()
+                    .map(|e| scores[*e as usize] / sum * spec.scale),
+            );
         }
         self.scratch.a = scores;
     }
 
     /// `h = silu(min(gate, limit)) · clamp(up) · weight`, ready for `w2`.
     fn activate(&self, spec: &MoeSpec, gate: &mut [f32], up: &[f32], weight: Option<f32>) {
-        for (g, u) in gate.iter_mut().zip(up) {
-            let (mut gate, mut up) = (*g, *u);
-            if self.numerics.bf16 {
-                (gate, up) = (super::round_bf16(gate), super::round_bf16(up));
-            }
-            if spec.limit > 0.0 {
-                (gate, up) = (gate.min(spec.limit), up.clamp(-spec.limit, spec.limit));
-            }
-            let h = silu(gate) * up;
-            *g = weight.map_or(h, |w| h * w);
-        }
+        let limit = if spec.limit > 0.0 {
+            spec.limit
+        } else {
+            f32::INFINITY
+        };
+        self.kernels
+            .swiglu(gate, up, limit, weight.unwrap_or(1.0), self.numerics.bf16);
         if !spec.direct {
             self.store(gate);
         }
         if self.numerics.activations {
-            super::fake_fp8(gate, self.group);
+            self.kernels.fake_fp8(gate, self.group);
         }
     }
 
@@ -110,7 +117,9 @@ impl<K: Kernels> Host<K> {
         let mut gathered = std::mem::take(&mut self.scratch.a);
         gathered.resize(total * dim, 0.0);
         self.each_row(&mut gathered, dim, dim, |i, to| {
-            let row = places.get(i).map_or_else(|| i - places.len(), |place| place / spec.topk);
+            let row = places
+                .get(i)
+                .map_or_else(|| i - places.len(), |place| place / spec.topk);
             to.copy_from_slice(&quantised[row * dim..(row + 1) * dim]);
         });
         let runs = runs(&places, &routing.experts, count);
@@ -122,8 +131,26 @@ impl<K: Kernels> Host<K> {
         gate.resize(total * inter, 0.0);
         up.resize(total * inter, 0.0);
         let mut jobs = Vec::with_capacity(2 * runs.len());
-        split(&runs, &gathered, dim, &mut gate, inter, exact, |e| &weights_of(e).w1, &mut jobs);
-        split(&runs, &gathered, dim, &mut up, inter, exact, |e| &weights_of(e).w3, &mut jobs);
+        split(
+            &runs,
+            &gathered,
+            dim,
+            &mut gate,
+            inter,
+            exact,
+            |e| &weights_of(e).w1,
+            &mut jobs,
+        );
+        split(
+            &runs,
+            &gathered,
+            dim,
+            &mut up,
+            inter,
+            exact,
+            |e| &weights_of(e).w3,
+            &mut jobs,
+        );
         self.kernels.linear(&mut jobs);
         drop(jobs);
         self.each_row(&mut gate, inter, 24 * inter, |i, gate| {
@@ -132,25 +159,37 @@ impl<K: Kernels> Host<K> {
         });
         let out = &mut gathered;
         let mut jobs = Vec::with_capacity(runs.len());
-        split(&runs, &gate, inter, out, dim, exact, |e| &weights_of(e).w2, &mut jobs);
+        split(
+            &runs,
+            &gate,
+            inter,
+            out,
+            dim,
+            exact,
+            |e| &weights_of(e).w2,
+            &mut jobs,
+        );
         self.kernels.linear(&mut jobs);
         drop(jobs);
 
         // Where each row's experts ended up, in the order they were chosen.
         let mut at = vec![0; places.len()];
-        places.iter().enumerate().for_each(|(i, place)| at[*place] = i);
+        places
+            .iter()
+            .enumerate()
+            .for_each(|(i, place)| at[*place] = i);
         let out = &gathered;
         y.shape(count, dim);
         self.each_row(&mut y.data, dim, (spec.topk + 2) * dim, |row, y| {
             y.fill(0.0);
             let shared = places.len() + row;
-            for i in at[row * spec.topk..(row + 1) * spec.topk].iter().copied().chain([shared]) {
+            for i in at[row * spec.topk..(row + 1) * spec.topk]
+                .iter()
+                .copied()
+                .chain([shared])
+            {
                 let part = &out[i * dim..(i + 1) * dim];
-                if self.numerics.bf16 {
-                    y.iter_mut().zip(part).for_each(|(y, v)| *y += super::round_bf16(*v));
-                } else {
-                    y.iter_mut().zip(part).for_each(|(y, v)| *y += v);
-                }
+                self.kernels.add(y, part, self.numerics.bf16);
             }
             self.store(y);
         });
@@ -176,7 +215,10 @@ fn runs(places: &[usize], experts: &[u32], shared: usize) -> Vec<Run> {
             _ => runs.push(Run { expert, rows: 1 }),
         }
     }
-    runs.push(Run { expert: None, rows: shared });
+    runs.push(Run {
+        expert: None,
+        rows: shared,
+    });
     runs
 }
 
@@ -196,7 +238,12 @@ fn split<'a>(
         let (x_here, x_rest) = x.split_at(run.rows * x_width);
         let (y_here, y_rest) = y.split_at_mut(run.rows * y_width);
         (x, y) = (x_rest, y_rest);
-        jobs.push(Linear { w: weights(run.expert), first_row: 0, x: x_here, y: y_here, exact });
+        jobs.push(Linear {
+            w: weights(run.expert),
+            first_row: 0,
+            x: x_here,
+            y: y_here,
+            exact,
+        });
     }
 }
-

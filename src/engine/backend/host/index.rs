@@ -1,7 +1,6 @@
 //! Selection of compressed rows: index scores, two-level candidates, top-k with the lower index first.
 
 use super::matrix::Matrix;
-use super::numbers::round_bf16;
 use super::state::State;
 use super::{AttentionSpec, Batch, GroupId, Host, IndexerWeights, Kernels, Level, Rows, Shared};
 use crate::engine::backend::batch::Span;
@@ -45,14 +44,26 @@ pub type Candidates = Lists;
 const SEGMENT: usize = 2048;
 
 /// The `k` best scores above −inf, as ascending ids; the lower id wins ties.
-fn best(scores: impl Iterator<Item = (u32, f32)>, k: usize, order: &mut Vec<u64>) -> impl Iterator<Item = u32> + '_ {
+fn best(
+    scores: impl Iterator<Item = (u32, f32)>,
+    k: usize,
+    order: &mut Vec<u64>,
+) -> impl Iterator<Item = u32> + '_ {
     order.clear();
-    order.extend(scores.filter(|(_, s)| *s > f32::NEG_INFINITY).map(|(id, s)| {
-        // Ascending u64 = descending score, then ascending id.
-        let bits = if s == 0.0 { 0 } else { s.to_bits() };
-        let ascending = if bits >> 31 == 0 { bits | 0x8000_0000 } else { !bits };
-        (u64::from(!ascending) << 32) | u64::from(id)
-    }));
+    order.extend(
+        scores
+            .filter(|(_, s)| *s > f32::NEG_INFINITY)
+            .map(|(id, s)| {
+                // Ascending u64 = descending score, then ascending id.
+                let bits = if s == 0.0 { 0 } else { s.to_bits() };
+                let ascending = if bits >> 31 == 0 {
+                    bits | 0x8000_0000
+                } else {
+                    !bits
+                };
+                (u64::from(!ascending) << 32) | u64::from(id)
+            }),
+    );
     if order.len() > k {
         if k > 0 {
             order.select_nth_unstable(k - 1);
@@ -65,7 +76,10 @@ fn best(scores: impl Iterator<Item = (u32, f32)>, k: usize, order: &mut Vec<u64>
 }
 
 impl<K: Kernels> Host<K> {
-    #[expect(clippy::too_many_arguments, reason = "the operation's inputs, outputs and state")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the operation's inputs, outputs and state"
+    )]
     pub(super) fn select_rows(
         &mut self,
         w: &IndexerWeights<Matrix>,
@@ -89,7 +103,7 @@ impl<K: Kernels> Host<K> {
         self.each_row(&mut queries, heads * width, 16 * heads * width, |row, q| {
             let (cos, sin) = self.compressed.row(row, half);
             for head in q.chunks_mut(width) {
-                self.rotate(head, cos, sin, false);
+                self.rotate(head, cos, sin);
                 self.quantise_row(head, spec.index_format, spec.rope_dim);
             }
         });
@@ -110,28 +124,42 @@ impl<K: Kernels> Host<K> {
             for row in span.rows.clone() {
                 starts.push(total);
                 let segment = SEGMENT.next_multiple_of(per_block);
-                work.extend((0..visible[row]).step_by(segment).map(|from| (span, row, from, segment)));
+                work.extend(
+                    (0..visible[row])
+                        .step_by(segment)
+                        .map(|from| (span, row, from, segment)),
+                );
                 total += visible[row];
             }
         }
         scores.resize(total, 0.0);
         let shared = Shared::new(&mut scores);
-        self.kernels.parallel(work.len(), heads * width * SEGMENT.min(total + 1), &|item| {
-            let (span, row, from, segment): (&Span, usize, usize, usize) = work[item];
-            let to = visible[row].min(from + segment);
-            for start in (from..to).step_by(per_block) {
-                let len = per_block.min(to - start);
-                // SAFETY: each item has its own range of its row's scores.
-                let out = unsafe { shared.part(starts[row] + start, len) };
-                let (values, at) = state.grown(group, &span.blocks, start);
-                let keys = values.keys(at..at + len * width);
-                let q = &queries[row * heads * width..(row + 1) * heads * width];
-                self.kernels.index_scores(q, &weights[row * heads..(row + 1) * heads], keys, width, out);
-                if !spec.index_scaled && self.numerics.bf16 {
-                    out.iter_mut().for_each(|s| *s = round_bf16(*s));
+        self.kernels.parallel(
+            work.len(),
+            heads * width * SEGMENT.min(total + 1),
+            &|item| {
+                let (span, row, from, segment): (&Span, usize, usize, usize) = work[item];
+                let to = visible[row].min(from + segment);
+                for start in (from..to).step_by(per_block) {
+                    let len = per_block.min(to - start);
+                    // SAFETY: each item has its own range of its row's scores.
+                    let out = unsafe { shared.part(starts[row] + start, len) };
+                    let (values, at) = state.grown(group, &span.blocks, start);
+                    let keys = values.keys(at..at + len * width);
+                    let q = &queries[row * heads * width..(row + 1) * heads * width];
+                    self.kernels.index_scores(
+                        q,
+                        &weights[row * heads..(row + 1) * heads],
+                        keys,
+                        width,
+                        out,
+                    );
+                    if !spec.index_scaled {
+                        self.store(out);
+                    }
                 }
-            }
-        });
+            },
+        );
 
         if matches!(level, Level::Publish { .. }) {
             candidates.clear();
@@ -144,7 +172,14 @@ impl<K: Kernels> Host<K> {
                 let newest = visible[row].checked_sub(1).map(|last| last / size);
                 let blocks_of = scores.chunks(size).enumerate().map(|(block, scores)| {
                     let max = scores.iter().fold(f32::NEG_INFINITY, |m, s| m.max(*s));
-                    (block as u32, if Some(block) == newest { f32::INFINITY } else { max })
+                    (
+                        block as u32,
+                        if Some(block) == newest {
+                            f32::INFINITY
+                        } else {
+                            max
+                        },
+                    )
                 });
                 candidates.push(best(blocks_of, blocks, &mut order));
             }
@@ -170,7 +205,12 @@ mod tests {
     use super::best;
 
     fn picked(scores: &[f32], k: usize) -> Vec<u32> {
-        best(scores.iter().enumerate().map(|(i, s)| (i as u32, *s)), k, &mut Vec::new()).collect()
+        best(
+            scores.iter().enumerate().map(|(i, s)| (i as u32, *s)),
+            k,
+            &mut Vec::new(),
+        )
+        .collect()
     }
 
     #[test]

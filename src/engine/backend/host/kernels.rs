@@ -4,6 +4,7 @@
 //! on the number of threads, or on how the work was split. Work is divided by output, never along a sum.
 
 use super::matrix::Matrix;
+use super::numbers;
 
 /// `y[s, n] = Σ_k x[s, k] · w[n, k]` for all rows of `w`: one job of [`Kernels::linear`].
 #[derive(Debug)]
@@ -70,4 +71,88 @@ pub trait Kernels: Send + Sync + 'static {
 
     /// `out[j] = Σ_h w[h] · max(q[h]·k_j, 0)` for `q` `[heads, width]`. Runs on the calling thread.
     fn index_scores(&self, q: &[f32], w: &[f32], keys: Keys<'_>, width: usize, out: &mut [f32]);
+
+    /// Rounds to bfloat16.
+    fn round_bf16(&self, x: &mut [f32]) {
+        x.iter_mut().for_each(|v| *v = numbers::round_bf16(*v));
+    }
+
+    /// E4M3 with one power-of-two scale for each `group` values.
+    fn fake_fp8(&self, x: &mut [f32], group: usize) {
+        numbers::fake_fp8(x, group);
+    }
+
+    /// E2M1 with one power-of-two scale for each 32 values.
+    fn fake_fp4(&self, x: &mut [f32]) {
+        numbers::fake_fp4(x);
+    }
+
+    /// Orthonormal Walsh-Hadamard transform.
+    fn hadamard(&self, x: &mut [f32]) {
+        numbers::hadamard(x);
+    }
+
+    /// `Σ x²`.
+    fn sum_of_squares(&self, x: &[f32]) -> f64 {
+        x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum()
+    }
+
+    /// `x = weight · (x · scale)`.
+    fn scale_by(&self, x: &mut [f32], weight: &[f32], scale: f32) {
+        x.iter_mut()
+            .zip(weight)
+            .for_each(|(v, w)| *v = *w * (*v * scale));
+    }
+
+    /// `gate = silu(min(gate, limit)) · clamp(up, limit) · weight`, inputs rounded to bfloat16 first
+    /// where `round` says so. An infinite limit clamps nothing.
+    fn swiglu(&self, gate: &mut [f32], up: &[f32], limit: f32, weight: f32, round: bool) {
+        for (g, u) in gate.iter_mut().zip(up) {
+            let (a, b) = if round {
+                (numbers::round_bf16(*g), numbers::round_bf16(*u))
+            } else {
+                (*g, *u)
+            };
+            let (a, b) = (a.min(limit), b.clamp(-limit, limit));
+            *g = a / (1.0 + (-a).exp()) * b * weight;
+        }
+    }
+
+    /// `y += x`, with `x` rounded to bfloat16 first where `round` says so.
+    fn add(&self, y: &mut [f32], x: &[f32], round: bool) {
+        y.iter_mut()
+            .zip(x)
+            .for_each(|(y, x)| *y += if round { numbers::round_bf16(*x) } else { *x });
+    }
+
+    /// `y += a · x`.
+    fn add_scaled(&self, y: &mut [f32], a: f32, x: &[f32]) {
+        y.iter_mut().zip(x).for_each(|(y, x)| *y += a * x);
+    }
+
+    /// Rotates adjacent pairs by angles with these cosines and sines.
+    fn rotate(&self, x: &mut [f32], cos: &[f32], sin: &[f32]) {
+        for ((pair, c), s) in x.chunks_exact_mut(2).zip(cos).zip(sin) {
+            let (a, b) = (pair[0], pair[1]);
+            pair[0] = a * c - b * s;
+            pair[1] = a * s + b * c;
+        }
+    }
+
+    /// One candidate of a softmax, channel by channel: `weight = e^(gate - max)`, `total += weight`,
+    /// `out += weight · value`.
+    fn softmax_step(
+        &self,
+        out: &mut [f32],
+        total: &mut [f32],
+        max: &[f32],
+        gate: &[f32],
+        value: &[f32],
+    ) {
+        for ((((o, t), m), g), v) in out.iter_mut().zip(total).zip(max).zip(gate).zip(value) {
+            let weight = (*g - *m).exp();
+            *t += weight;
+            *o += weight * *v;
+        }
+    }
 }

@@ -72,7 +72,10 @@ fn read_f32(bytes: &[u8], index: usize) -> f32 {
 impl Matrix {
     /// Whether activations in front of it are quantised in the published numerics.
     pub fn is_quantised(&self) -> bool {
-        matches!(self.format, Format::Fp8 { .. } | Format::Fp8Rows { .. } | Format::Fp4 { .. })
+        matches!(
+            self.format,
+            Format::Fp8 { .. } | Format::Fp8Rows { .. } | Format::Fp4 { .. }
+        )
     }
 
     /// Bytes of values and scales.
@@ -100,11 +103,15 @@ impl Matrix {
         match &self.format {
             Format::Fp8 { block, scales } => {
                 let tiles = (row / block) * self.cols.div_ceil(*block);
-                pairs.for_each(|(v, k)| *v = E4M3[usize::from(self.data[base + k])] * scales.get(tiles + k / block));
+                pairs.for_each(|(v, k)| {
+                    *v = E4M3[usize::from(self.data[base + k])] * scales.get(tiles + k / block)
+                });
             }
             Format::Fp8Rows { scales } => {
                 let first = row * (self.cols / 32);
-                pairs.for_each(|(v, k)| *v = E4M3[usize::from(self.data[base + k])] * scales.get(first + k / 32));
+                pairs.for_each(|(v, k)| {
+                    *v = E4M3[usize::from(self.data[base + k])] * scales.get(first + k / 32)
+                });
             }
             Format::Fp4 { scales } => {
                 let first = row * (self.cols / 32);

@@ -1,8 +1,7 @@
 //! Residual streams: embedding, hyper-connection mixes, collapse, expand, and the n-gram memory.
 
 use super::matrix::Matrix;
-use super::numbers::round_bf16;
-use super::{Batch, EngramWeights, Host, Kernels, MixSpec, MixWeights, Rows, Shared, inverse_rms};
+use super::{Batch, EngramWeights, Host, Kernels, MixSpec, MixWeights, Rows, Shared};
 
 /// Results of a mix, row by row.
 #[derive(Clone, Debug, Default)]
@@ -24,9 +23,15 @@ impl Mix {
         self.post.clear();
         self.comb.clear();
         for &row in rows {
-            self.pre.extend_from_slice(&from.pre[row * n..(row + 1) * n]);
-            self.post.extend(from.post.get(row * n..(row + 1) * n).unwrap_or_default());
-            self.comb.extend(from.comb.get(row * n * n..(row + 1) * n * n).unwrap_or_default());
+            self.pre
+                .extend_from_slice(&from.pre[row * n..(row + 1) * n]);
+            self.post
+                .extend(from.post.get(row * n..(row + 1) * n).unwrap_or_default());
+            self.comb.extend(
+                from.comb
+                    .get(row * n * n..(row + 1) * n * n)
+                    .unwrap_or_default(),
+            );
         }
     }
 }
@@ -66,7 +71,8 @@ impl<K: Kernels> Host<K> {
         for (row, token) in h.data.chunks_mut(streams * dim).zip(&batch.tokens) {
             let (first, rest) = row.split_at_mut(dim);
             table.row(*token as usize, 0..dim, first);
-            rest.chunks_mut(dim).for_each(|stream| stream.copy_from_slice(first));
+            rest.chunks_mut(dim)
+                .for_each(|stream| stream.copy_from_slice(first));
         }
     }
 
@@ -75,15 +81,27 @@ impl<K: Kernels> Host<K> {
         let mut m = std::mem::take(&mut self.scratch.a);
         m.resize(h.count() * w.function.rows, 0.0);
         // The mixers are f32, so products are never formed from bfloat16.
-        self.kernels.linear(&mut [super::Linear { w: &w.function, first_row: 0, x: &h.data, y: &mut m, exact: false }]);
+        self.kernels.linear(&mut [super::Linear {
+            w: &w.function,
+            first_row: 0,
+            x: &h.data,
+            y: &mut m,
+            exact: false,
+        }]);
         self.each_row(&mut m, w.function.rows, 2 * h.width, |row, m| {
-            let scale = inverse_rms(h.row(row), spec.norm_eps);
+            let scale = self.inverse_rms(h.row(row), spec.norm_eps);
             m.iter_mut().for_each(|v| *v *= scale);
         });
         m
     }
 
-    pub(super) fn full_mix(&mut self, w: &MixWeights<Matrix>, spec: &MixSpec, h: &Rows, mix: &mut Mix) {
+    pub(super) fn full_mix(
+        &mut self,
+        w: &MixWeights<Matrix>,
+        spec: &MixSpec,
+        h: &Rows,
+        mix: &mut Mix,
+    ) {
         let n = spec.streams;
         let m = self.mix_products(w, spec, h);
         let rows = h.count();
@@ -105,7 +123,13 @@ impl<K: Kernels> Host<K> {
         self.scratch.a = m;
     }
 
-    pub(super) fn head_mix(&mut self, w: &MixWeights<Matrix>, spec: &MixSpec, h: &Rows, mix: &mut Mix) {
+    pub(super) fn head_mix(
+        &mut self,
+        w: &MixWeights<Matrix>,
+        spec: &MixSpec,
+        h: &Rows,
+        mix: &mut Mix,
+    ) {
         let n = spec.streams;
         let m = self.mix_products(w, spec, h);
         mix.streams = n;
@@ -113,12 +137,23 @@ impl<K: Kernels> Host<K> {
         mix.post.clear();
         mix.comb.clear();
         for m in m.chunks(n) {
-            mix.pre.extend(m.iter().zip(&w.base).map(|(m, base)| sigmoid(m * w.scale[0] + base) + spec.eps));
+            mix.pre.extend(
+                m.iter()
+                    .zip(&w.base)
+                    .map(|(m, base)| sigmoid(m * w.scale[0] + base) + spec.eps),
+            );
         }
         self.scratch.a = m;
     }
 
-    pub(super) fn collapse_norm(&self, h: &Rows, mix: Option<&Mix>, norm: &[f32], spec: &MixSpec, x: &mut Rows) {
+    pub(super) fn collapse_norm(
+        &self,
+        h: &Rows,
+        mix: Option<&Mix>,
+        norm: &[f32],
+        spec: &MixSpec,
+        x: &mut Rows,
+    ) {
         let (n, dim) = (spec.streams, spec.dim);
         x.shape(h.count(), dim);
         self.each_row(&mut x.data, dim, (n + 3) * dim, |row, x| {
@@ -128,7 +163,7 @@ impl<K: Kernels> Host<K> {
                 Some(mix) => {
                     x.fill(0.0);
                     for (stream, p) in streams.chunks(dim).zip(&mix.pre[row * n..(row + 1) * n]) {
-                        x.iter_mut().zip(stream).for_each(|(x, v)| *x += p * v);
+                        self.kernels.add_scaled(x, *p, stream);
                     }
                     self.store(x);
                 }
@@ -139,10 +174,9 @@ impl<K: Kernels> Host<K> {
 
     pub(super) fn expand_streams(&self, y: &Rows, mix: &Mix, spec: &MixSpec, h: &mut Rows) {
         /// Channels handled at a time: the old streams of a piece fit the registers' reach.
-        const PIECE: usize = 64;
+        const PIECE: usize = 256;
         let (n, dim) = (spec.streams, spec.dim);
         let width = h.width;
-        let bf16 = self.numerics.bf16;
         self.each_row(&mut h.data, width, (n + 1) * width, |row, h| {
             let y = y.row(row);
             let post = &mix.post[row * n..(row + 1) * n];
@@ -152,7 +186,8 @@ impl<K: Kernels> Host<K> {
             for start in (0..dim).step_by(PIECE) {
                 let len = PIECE.min(dim - start);
                 for j in 0..n {
-                    old[j * PIECE..j * PIECE + len].copy_from_slice(&h[j * dim + start..j * dim + start + len]);
+                    old[j * PIECE..j * PIECE + len]
+                        .copy_from_slice(&h[j * dim + start..j * dim + start + len]);
                 }
                 for k in 0..n {
                     let out = &mut h[k * dim + start..k * dim + start + len];
@@ -161,13 +196,10 @@ impl<K: Kernels> Host<K> {
                     }
                     for j in 0..n {
                         let c = comb[j * n + k];
-                        for (o, v) in out.iter_mut().zip(&old[j * PIECE..j * PIECE + len]) {
-                            *o += c * v;
-                        }
+                        self.kernels
+                            .add_scaled(out, c, &old[j * PIECE..j * PIECE + len]);
                     }
-                    if bf16 {
-                        out.iter_mut().for_each(|o| *o = round_bf16(*o));
-                    }
+                    self.store(out);
                 }
             }
         });
@@ -187,9 +219,17 @@ impl<K: Kernels> Host<K> {
         let mut kv = std::mem::take(&mut self.scratch.b);
         // The stored rows are the FP8 activation of the product: they are not quantised again.
         e.resize(rows.len() * width, 0.0);
-        self.each_row(&mut e, width, width, |i, out| w.table.row(rows[i] as usize, 0..width, out));
+        self.each_row(&mut e, width, width, |i, out| {
+            w.table.row(rows[i] as usize, 0..width, out)
+        });
         kv.resize(count * w.wkv.rows, 0.0);
-        self.kernels.linear(&mut [super::Linear { w: &w.wkv, first_row: 0, x: &e, y: &mut kv, exact: true }]);
+        self.kernels.linear(&mut [super::Linear {
+            w: &w.wkv,
+            first_row: 0,
+            x: &e,
+            y: &mut kv,
+            exact: true,
+        }]);
         self.store(&mut kv);
         let streams = Shared::new(&mut h.data);
         self.kernels.parallel(count, 6 * n * dim, &|row| {
@@ -197,17 +237,25 @@ impl<K: Kernels> Host<K> {
             let h = unsafe { streams.part(row * n * dim, n * dim) };
             let kv = &kv[row * (n + 1) * dim..(row + 1) * (n + 1) * dim];
             let value = &kv[n * dim..];
-            for ((h, key), weight) in h.chunks_mut(dim).zip(kv.chunks(dim)).zip(w.gate.chunks(dim)) {
+            for ((h, key), weight) in h
+                .chunks_mut(dim)
+                .zip(kv.chunks(dim))
+                .zip(w.gate.chunks(dim))
+            {
                 let mut dot = 0.0f64;
                 for ((h, k), w) in h.iter().zip(key).zip(weight) {
                     dot += f64::from(h * w) * f64::from(*k);
                 }
                 let dot = dot as f32
                     * (dim as f32).powf(-0.5)
-                    * inverse_rms(h, spec.norm_eps)
-                    * inverse_rms(key, spec.norm_eps);
-                let gate = if batch.image[row] { 0.0 } else { sigmoid(dot.abs().max(1e-6).sqrt().copysign(dot)) };
-                h.iter_mut().zip(value).for_each(|(h, v)| *h += gate * v);
+                    * self.inverse_rms(h, spec.norm_eps)
+                    * self.inverse_rms(key, spec.norm_eps);
+                let gate = if batch.image[row] {
+                    0.0
+                } else {
+                    sigmoid(dot.abs().max(1e-6).sqrt().copysign(dot))
+                };
+                self.kernels.add_scaled(h, gate, value);
                 self.store(h);
             }
         });

@@ -18,9 +18,9 @@ use std::cell::RefCell;
 
 use super::batch::Batch;
 use super::{
-    AttentionSpec, AttentionWeights, Backend, Compressed, CompressorWeights, EngramWeights, Frequencies,
-    IndexKeyWeights, IndexerWeights, Level, MixSpec, MixWeights, MoeSpec, MoeWeights, Numerics, Pooling, Projected,
-    RowFormat,
+    AttentionSpec, AttentionWeights, Backend, Compressed, CompressorWeights, EngramWeights,
+    Frequencies, IndexKeyWeights, IndexerWeights, Level, MixSpec, MixWeights, MoeSpec, MoeWeights,
+    Numerics, Pooling, Projected, RowFormat,
 };
 use crate::engine::error::{Code, Error};
 use crate::engine::kv::SlotId;
@@ -28,7 +28,6 @@ use crate::engine::kv::layout::{GroupId, RingId, StateLayout};
 use crate::engine::weights::{Dtype, Tensor as Stored};
 use kernels::{Kernels, Linear};
 use matrix::{Format, Matrix, Scales};
-use numbers::{fake_fp8, round_bf16};
 use state::State;
 
 pub use experts::Routing;
@@ -54,7 +53,11 @@ impl Rows {
 
     /// Rows.
     pub fn count(&self) -> usize {
-        if self.width == 0 { 0 } else { self.data.len() / self.width }
+        if self.width == 0 {
+            0
+        } else {
+            self.data.len() / self.width
+        }
     }
 
     /// Row `index`.
@@ -68,6 +71,8 @@ impl Rows {
 struct Angles {
     cos: Vec<f32>,
     sin: Vec<f32>,
+    /// Sines of the way back.
+    back: Vec<f32>,
 }
 
 /// The host backend.
@@ -108,16 +113,25 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
     fn new(values: &mut [T]) -> Self {
-        Self { start: values.as_mut_ptr(), len: values.len() }
+        Self {
+            start: values.as_mut_ptr(),
+            len: values.len(),
+        }
     }
 
     /// The part `at..at + len`.
     ///
     /// # Safety
     /// No two threads hold overlapping parts at once, and the slice outlives the part.
-    #[expect(clippy::mut_from_ref, reason = "parts are disjoint by the caller's promise")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "parts are disjoint by the caller's promise"
+    )]
     unsafe fn part(&self, at: usize, len: usize) -> &mut [T] {
-        assert!(at.checked_add(len).is_some_and(|end| end <= self.len), "a part lies inside its slice");
+        assert!(
+            at.checked_add(len).is_some_and(|end| end <= self.len),
+            "a part lies inside its slice"
+        );
         // SAFETY: inside the slice by the assertion; disjoint and alive by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), len) }
     }
@@ -140,14 +154,18 @@ impl<K: Kernels> Host<K> {
     /// Rounds to bfloat16 where the published runtime keeps bfloat16.
     fn store(&self, values: &mut [f32]) {
         if self.numerics.bf16 {
-            for v in values {
-                *v = round_bf16(*v);
-            }
+            self.kernels.round_bf16(values);
         }
     }
 
     /// Calls `body` with each row of `values`, over threads.
-    fn each_row(&self, values: &mut [f32], width: usize, cost: usize, body: impl Fn(usize, &mut [f32]) + Sync) {
+    fn each_row(
+        &self,
+        values: &mut [f32],
+        width: usize,
+        cost: usize,
+        body: impl Fn(usize, &mut [f32]) + Sync,
+    ) {
         let rows = values.len() / width.max(1);
         let shared = Shared::new(values);
         self.kernels.parallel(rows, cost, &|row| {
@@ -159,7 +177,9 @@ impl<K: Kernels> Host<K> {
     /// FP8 activations for a quantised matrix, in place.
     fn quantise(&self, x: &mut [f32], width: usize) {
         if self.numerics.activations {
-            self.each_row(x, width, 8 * width, |_, row| fake_fp8(row, self.group));
+            self.each_row(x, width, 8 * width, |_, row| {
+                self.kernels.fake_fp8(row, self.group)
+            });
         }
     }
 
@@ -198,29 +218,34 @@ impl<K: Kernels> Host<K> {
     fn linear_f32(&self, w: &Matrix, x: &[f32], y: &mut Vec<f32>) {
         let count = x.len() / w.cols;
         y.resize(count * w.rows, 0.0);
-        self.kernels.linear(&mut [Linear { w, first_row: 0, x, y, exact: self.numerics.bf16 }]);
+        self.kernels.linear(&mut [Linear {
+            w,
+            first_row: 0,
+            x,
+            y,
+            exact: self.numerics.bf16,
+        }]);
     }
 
     /// `row = weight · RMS(row)`, rounded.
     fn norm_row(&self, row: &mut [f32], weight: &[f32], eps: f32) {
-        let scale = inverse_rms(row, eps);
-        for (v, w) in row.iter_mut().zip(weight) {
-            *v = *w * (*v * scale);
-        }
+        let scale = self.inverse_rms(row, eps);
+        self.kernels.scale_by(row, weight, scale);
         self.store(row);
     }
 
     /// Rotates adjacent pairs of the last `2 · cos.len()` channels.
-    fn rotate(&self, row: &mut [f32], cos: &[f32], sin: &[f32], inverse: bool) {
+    fn rotate(&self, row: &mut [f32], cos: &[f32], sin: &[f32]) {
         let start = row.len() - 2 * cos.len();
         let tail = &mut row[start..];
-        for ((pair, c), s) in tail.chunks_exact_mut(2).zip(cos).zip(sin) {
-            let s = if inverse { -s } else { *s };
-            let (a, b) = (pair[0], pair[1]);
-            pair[0] = a * c - b * s;
-            pair[1] = a * s + b * c;
-        }
+        self.kernels.rotate(tail, cos, sin);
         self.store(tail);
+    }
+
+    /// `1 / sqrt(mean(x²) + eps)`.
+    fn inverse_rms(&self, x: &[f32], eps: f32) -> f32 {
+        let mean = self.kernels.sum_of_squares(x) / x.len() as f64;
+        (1.0 / (mean + f64::from(eps)).sqrt()) as f32
     }
 
     /// Quantises a row that is kept.
@@ -228,18 +253,18 @@ impl<K: Kernels> Host<K> {
         match format {
             RowFormat::Index { hadamard } if self.numerics.index => {
                 if hadamard {
-                    numbers::hadamard(row);
+                    self.kernels.hadamard(row);
                     self.store(row);
                 }
-                numbers::fake_fp4(row);
+                self.kernels.fake_fp4(row);
             }
             RowFormat::Fp8Nope if self.numerics.rows => {
                 let plain = row.len() - rope_dim;
-                fake_fp8(&mut row[..plain], 64);
+                self.kernels.fake_fp8(&mut row[..plain], 64);
                 self.store(&mut row[..plain]);
             }
             RowFormat::Fp8 if self.numerics.rows => {
-                fake_fp8(row, 32);
+                self.kernels.fake_fp8(row, 32);
                 self.store(row);
             }
             RowFormat::Fp4 if self.numerics.rows => {
@@ -249,25 +274,6 @@ impl<K: Kernels> Host<K> {
             RowFormat::Index { .. } | RowFormat::Fp8Nope | RowFormat::Fp8 | RowFormat::Fp4 => {}
         }
     }
-}
-
-/// `1 / sqrt(mean(x²) + eps)`.
-fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    let mean = sum_of_squares(x) / x.len() as f64;
-    (1.0 / (mean + f64::from(eps)).sqrt()) as f32
-}
-
-/// In f64, eight sums side by side.
-fn sum_of_squares(x: &[f32]) -> f64 {
-    let mut sums = [0.0f64; 8];
-    let chunks = x.chunks_exact(8);
-    let tail: f64 = chunks.remainder().iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
-    for chunk in chunks {
-        for (sum, v) in sums.iter_mut().zip(chunk) {
-            *sum += f64::from(*v) * f64::from(*v);
-        }
-    }
-    sums.iter().sum::<f64>() + tail
 }
 
 /// Cosine and sine of `position · frequency`; the angle is an f32 product, as published.
@@ -285,19 +291,38 @@ impl Angles {
         self.sin.resize(positions.len() * half, 0.0);
         for (i, p) in positions.iter().enumerate() {
             let range = i * half..(i + 1) * half;
-            angles(*p, frequencies, &mut self.cos[range.clone()], &mut self.sin[range]);
+            angles(
+                *p,
+                frequencies,
+                &mut self.cos[range.clone()],
+                &mut self.sin[range],
+            );
         }
+        self.back.clear();
+        self.back.extend(self.sin.iter().map(|s| -s));
     }
 
     fn row(&self, row: usize, half: usize) -> (&[f32], &[f32]) {
-        (&self.cos[row * half..(row + 1) * half], &self.sin[row * half..(row + 1) * half])
+        (
+            &self.cos[row * half..(row + 1) * half],
+            &self.sin[row * half..(row + 1) * half],
+        )
+    }
+
+    fn back(&self, row: usize, half: usize) -> (&[f32], &[f32]) {
+        let range = row * half..(row + 1) * half;
+        (&self.cos[range.clone()], &self.back[range])
     }
 }
 
 fn matrix_of(weight: Stored, scale: Option<Stored>) -> Result<Matrix, Error> {
     let bad = |what: String| Error::new(Code::BadFormat, weight.name.clone(), what);
     let [rows, stored_cols] = weight.shape[..] else {
-        return Err(bad(format!("{} has {} dimensions, expected 2", weight.name, weight.shape.len())));
+        return Err(bad(format!(
+            "{} has {} dimensions, expected 2",
+            weight.name,
+            weight.shape.len()
+        )));
     };
     let scales = |scale: Option<Stored>| -> Result<(Scales, Vec<usize>), Error> {
         let scale = scale.ok_or_else(|| bad(format!("{} has no scale", weight.name)))?;
@@ -315,16 +340,36 @@ fn matrix_of(weight: Stored, scale: Option<Stored>) -> Result<Matrix, Error> {
             if shape[0] == rows && shape[1] * 32 == stored_cols && rows != 1 {
                 (stored_cols, Format::Fp8Rows { scales })
             } else {
-                let block = if rows.div_ceil(128) == shape[0] && stored_cols.div_ceil(128) == shape[1] { 128 } else { 32 };
+                let block =
+                    if rows.div_ceil(128) == shape[0] && stored_cols.div_ceil(128) == shape[1] {
+                        128
+                    } else {
+                        32
+                    };
                 (stored_cols, Format::Fp8 { block, scales })
             }
         }
-        Dtype::I8 | Dtype::U8 => (stored_cols * 2, Format::Fp4 { scales: scales(scale)?.0 }),
+        Dtype::I8 | Dtype::U8 => (
+            stored_cols * 2,
+            Format::Fp4 {
+                scales: scales(scale)?.0,
+            },
+        ),
         Dtype::Bf16 => (stored_cols, Format::Bf16),
         Dtype::F32 => (stored_cols, Format::F32),
-        other => return Err(bad(format!("{} is stored as {other:?}, which no operation reads", weight.name))),
+        other => {
+            return Err(bad(format!(
+                "{} is stored as {other:?}, which no operation reads",
+                weight.name
+            )));
+        }
     };
-    Ok(Matrix { rows, cols, data: weight.bytes, format })
+    Ok(Matrix {
+        rows,
+        cols,
+        data: weight.bytes,
+        format,
+    })
 }
 
 impl<K: Kernels> Backend for Host<K> {
@@ -368,10 +413,16 @@ impl<K: Kernels> Backend for Host<K> {
         tensor.data.copy_from_slice(values);
     }
 
-    fn begin(&mut self, batch: &Batch, frequencies: &Frequencies, state: &mut State) -> Result<(), Error> {
+    fn begin(
+        &mut self,
+        batch: &Batch,
+        frequencies: &Frequencies,
+        state: &mut State,
+    ) -> Result<(), Error> {
         self.frequencies.clone_from(frequencies);
         self.plain.fill(&batch.positions, &frequencies.plain);
-        self.compressed.fill(&batch.positions, &frequencies.compressed);
+        self.compressed
+            .fill(&batch.positions, &frequencies.compressed);
         state.begin(batch)
     }
 
@@ -387,7 +438,14 @@ impl<K: Kernels> Backend for Host<K> {
         self.head_mix(w, spec, h, mix);
     }
 
-    fn collapse(&mut self, h: &Rows, mix: Option<&Mix>, norm: &[f32], spec: &MixSpec, x: &mut Rows) {
+    fn collapse(
+        &mut self,
+        h: &Rows,
+        mix: Option<&Mix>,
+        norm: &[f32],
+        spec: &MixSpec,
+        x: &mut Rows,
+    ) {
         self.collapse_norm(h, mix, norm, spec, x);
     }
 
@@ -432,7 +490,13 @@ impl<K: Kernels> Backend for Host<K> {
         self.append_rows(rows, ratio, format, batch, state, group);
     }
 
-    fn index_keys(&mut self, w: &IndexKeyWeights<Matrix>, eps: f32, latents: &Rows, keys: &mut Rows) {
+    fn index_keys(
+        &mut self,
+        w: &IndexKeyWeights<Matrix>,
+        eps: f32,
+        latents: &Rows,
+        keys: &mut Rows,
+    ) {
         self.derive_keys(w, eps, latents, keys);
     }
 
@@ -450,7 +514,9 @@ impl<K: Kernels> Backend for Host<K> {
         candidates: &mut Candidates,
         selection: &mut Selection,
     ) {
-        self.select_rows(w, spec, level, ratio, x, qr, batch, state, group, candidates, selection);
+        self.select_rows(
+            w, spec, level, ratio, x, qr, batch, state, group, candidates, selection,
+        );
     }
 
     fn attend(
@@ -468,19 +534,46 @@ impl<K: Kernels> Backend for Host<K> {
         self.sparse_attention(w, spec, projected, ring, compressed, ratio, batch, state, o);
     }
 
-    fn output(&mut self, w: &AttentionWeights<Matrix>, spec: &AttentionSpec, o: &Rows, y: &mut Rows) {
+    fn output(
+        &mut self,
+        w: &AttentionWeights<Matrix>,
+        spec: &AttentionSpec,
+        o: &Rows,
+        y: &mut Rows,
+    ) {
         self.output_projection(w, spec, o, y);
     }
 
-    fn route(&mut self, w: &MoeWeights<Matrix>, spec: &MoeSpec, x: &Rows, batch: &Batch, routing: &mut Routing) {
+    fn route(
+        &mut self,
+        w: &MoeWeights<Matrix>,
+        spec: &MoeSpec,
+        x: &Rows,
+        batch: &Batch,
+        routing: &mut Routing,
+    ) {
         self.choose_experts(w, spec, x, batch, routing);
     }
 
-    fn experts(&mut self, w: &MoeWeights<Matrix>, spec: &MoeSpec, x: &Rows, routing: &Routing, y: &mut Rows) {
+    fn experts(
+        &mut self,
+        w: &MoeWeights<Matrix>,
+        spec: &MoeSpec,
+        x: &Rows,
+        routing: &Routing,
+        y: &mut Rows,
+    ) {
         self.run_experts(w, spec, x, routing, y);
     }
 
-    fn engram(&mut self, w: &EngramWeights<Matrix>, spec: &MixSpec, rows: &[u32], batch: &Batch, h: &mut Rows) {
+    fn engram(
+        &mut self,
+        w: &EngramWeights<Matrix>,
+        spec: &MixSpec,
+        rows: &[u32],
+        batch: &Batch,
+        h: &mut Rows,
+    ) {
         self.add_engram(w, spec, rows, batch, h);
     }
 

@@ -31,7 +31,11 @@ pub const fn e4m3(code: u8) -> f32 {
     } else {
         f32::from_bits(((exponent as u32 + 120) << 23) | (mantissa << 20))
     };
-    if code & 0x80 != 0 { -magnitude } else { magnitude }
+    if code & 0x80 != 0 {
+        -magnitude
+    } else {
+        magnitude
+    }
 }
 
 /// Values of all E4M3 codes.

@@ -1,7 +1,7 @@
 //! Attention inputs and outputs: low-rank queries, window rows, the grouped output projection.
 
 use super::matrix::Matrix;
-use super::{AttentionSpec, AttentionWeights, Host, Kernels, Linear, Projected, Rows, inverse_rms};
+use super::{AttentionSpec, AttentionWeights, Host, Kernels, Linear, Projected, Rows};
 
 impl<K: Kernels> Host<K> {
     pub(super) fn projections(
@@ -18,30 +18,39 @@ impl<K: Kernels> Host<K> {
         out.qr.width = w.wq_a.rows;
         out.q.width = w.wq_b.rows;
         out.kv.width = w.wkv.rows;
-        self.linear(&x.data, &mut [(&w.wq_a, &mut out.qr.data), (&w.wkv, &mut out.kv.data)]);
+        self.linear(
+            &x.data,
+            &mut [(&w.wq_a, &mut out.qr.data), (&w.wkv, &mut out.kv.data)],
+        );
         let width = out.qr.width;
-        self.each_row(&mut out.qr.data, width, 4 * width, |_, row| self.norm_row(row, &w.q_norm, eps));
+        self.each_row(&mut out.qr.data, width, 4 * width, |_, row| {
+            self.norm_row(row, &w.q_norm, eps)
+        });
         self.linear(&out.qr.data, &mut [(&w.wq_b, &mut out.q.data)]);
         debug_assert_eq!(out.q.count(), count);
 
-        let angles = if compressed { &self.compressed } else { &self.plain };
+        let angles = if compressed {
+            &self.compressed
+        } else {
+            &self.plain
+        };
         let width = out.q.width;
         self.each_row(&mut out.q.data, width, 4 * width, |row, q| {
             let (cos, sin) = angles.row(row, half);
             for head in q.chunks_mut(spec.head_dim) {
                 if spec.query_norm {
-                    let scale = inverse_rms(head, eps);
+                    let scale = self.inverse_rms(head, eps);
                     head.iter_mut().for_each(|v| *v *= scale);
                     self.store(head);
                 }
-                self.rotate(head, cos, sin, false);
+                self.rotate(head, cos, sin);
             }
         });
         let width = out.kv.width;
         self.each_row(&mut out.kv.data, width, 12 * width, |row, kv| {
             let (cos, sin) = angles.row(row, half);
             self.norm_row(kv, &w.kv_norm, eps);
-            self.rotate(kv, cos, sin, false);
+            self.rotate(kv, cos, sin);
             self.quantise_row(kv, spec.row_format, spec.rope_dim);
         });
     }
@@ -75,7 +84,13 @@ impl<K: Kernels> Host<K> {
             .chunks_mut((count * rank).max(1))
             .zip(grouped.chunks((count * width).max(1)))
             .enumerate()
-            .map(|(group, (y, x))| Linear { w: &w.wo_a, first_row: group * rank, x, y, exact })
+            .map(|(group, (y, x))| Linear {
+                w: &w.wo_a,
+                first_row: group * rank,
+                x,
+                y,
+                exact,
+            })
             .collect();
         self.kernels.linear(&mut jobs);
         drop(jobs);

@@ -23,7 +23,11 @@ pub enum Values {
 
 impl Values {
     fn zeroed(bf16: bool, len: usize) -> Result<Self, Error> {
-        Ok(if bf16 { Self::Bf16(reserve(len)?) } else { Self::F32(reserve(len)?) })
+        Ok(if bf16 {
+            Self::Bf16(reserve(len)?)
+        } else {
+            Self::F32(reserve(len)?)
+        })
     }
 
     /// An empty buffer of the same kind: a place to gather rows.
@@ -51,8 +55,12 @@ impl Values {
         match (self, from) {
             (Self::F32(to), Self::F32(from)) => to.extend_from_slice(&from[range]),
             (Self::Bf16(to), Self::Bf16(from)) => to.extend_from_slice(&from[range]),
-            (Self::F32(to), Self::Bf16(from)) => to.extend(from[range].iter().map(|b| from_bf16(*b))),
-            (Self::Bf16(to), Self::F32(from)) => to.extend(from[range].iter().map(|v| bf16_bits(*v))),
+            (Self::F32(to), Self::Bf16(from)) => {
+                to.extend(from[range].iter().map(|b| from_bf16(*b)))
+            }
+            (Self::Bf16(to), Self::F32(from)) => {
+                to.extend(from[range].iter().map(|v| bf16_bits(*v)))
+            }
         }
     }
 
@@ -90,15 +98,23 @@ impl Values {
 
     fn save(&self, range: Range<usize>, out: &mut Vec<u8>) {
         match self {
-            Self::F32(v) => v[range].iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes())),
-            Self::Bf16(v) => v[range].iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes())),
+            Self::F32(v) => v[range]
+                .iter()
+                .for_each(|x| out.extend_from_slice(&x.to_le_bytes())),
+            Self::Bf16(v) => v[range]
+                .iter()
+                .for_each(|x| out.extend_from_slice(&x.to_le_bytes())),
         }
     }
 
     fn restore(&mut self, range: Range<usize>, saved: &mut &[u8]) {
         match self {
-            Self::F32(v) => v[range].iter_mut().for_each(|x| *x = f32::from_le_bytes(take(saved))),
-            Self::Bf16(v) => v[range].iter_mut().for_each(|x| *x = u16::from_le_bytes(take(saved))),
+            Self::F32(v) => v[range]
+                .iter_mut()
+                .for_each(|x| *x = f32::from_le_bytes(take(saved))),
+            Self::Bf16(v) => v[range]
+                .iter_mut()
+                .for_each(|x| *x = u16::from_le_bytes(take(saved))),
         }
     }
 }
@@ -114,7 +130,11 @@ fn reserve<T: Default + Clone>(len: usize) -> Result<Vec<T>, Error> {
     let mut values = Vec::new();
     values.try_reserve_exact(len).map_err(|_| {
         let bytes = len * size_of::<T>();
-        Error::new(Code::OutOfHostMemory, "kv_bytes", format!("{bytes} bytes of state cannot be reserved"))
+        Error::new(
+            Code::OutOfHostMemory,
+            "kv_bytes",
+            format!("{bytes} bytes of state cannot be reserved"),
+        )
     })?;
     values.resize(len, T::default());
     Ok(values)
@@ -154,10 +174,21 @@ impl State {
         let groups = layout
             .groups
             .iter()
-            .map(|g| Values::zeroed(bf16, layout.blocks * (layout.block_tokens / g.ratio) * g.width))
+            .map(|g| {
+                Values::zeroed(
+                    bf16,
+                    layout.blocks * (layout.block_tokens / g.ratio) * g.width,
+                )
+            })
             .collect::<Result<_, _>>()?;
         let tags = vec![NONE; layout.slots * (layout.window + layout.rollback)];
-        Ok(Self { layout: layout.clone(), windows, raw, groups, tags })
+        Ok(Self {
+            layout: layout.clone(),
+            windows,
+            raw,
+            groups,
+            tags,
+        })
     }
 
     fn tag_range(&self, slot: SlotId) -> Range<usize> {
@@ -185,7 +216,10 @@ impl State {
                     return Err(Error::new(
                         Code::StateCorrupt,
                         "",
-                        format!("slot {} holds position {found} where a row needs {p}", span.slot.0),
+                        format!(
+                            "slot {} holds position {found} where a row needs {p}",
+                            span.slot.0
+                        ),
                     ));
                 }
             }
@@ -199,14 +233,21 @@ impl State {
     /// Window rows of a ring and where the row of `position` starts.
     pub fn window(&self, ring: RingId, slot: SlotId, position: usize) -> (&Values, usize) {
         let spec = self.layout.rings[ring.0];
-        let values = self.windows[ring.0].as_ref().expect("the layout says this ring has window rows");
-        (values, (slot.0 as usize * spec.capacity + position % spec.capacity) * spec.width)
+        let values = self.windows[ring.0]
+            .as_ref()
+            .expect("the layout says this ring has window rows");
+        (
+            values,
+            (slot.0 as usize * spec.capacity + position % spec.capacity) * spec.width,
+        )
     }
 
     /// Keeps the newest window rows of a span: `rows` are all of its rows, `[len, width]`.
     pub fn commit_window(&mut self, ring: RingId, span: &Span, rows: &[f32]) {
         let spec = self.layout.rings[ring.0];
-        let values = self.windows[ring.0].as_mut().expect("the layout says this ring has window rows");
+        let values = self.windows[ring.0]
+            .as_mut()
+            .expect("the layout says this ring has window rows");
         let len = span.rows.len();
         for i in len.saturating_sub(spec.capacity)..len {
             let place = (span.position + i) % spec.capacity;
@@ -223,7 +264,12 @@ impl State {
     }
 
     /// Keeps the newest raw rows of a span; `row(i)` gives values and gates of its row `i`.
-    pub fn commit_raw<'a>(&mut self, ring: RingId, span: &Span, row: impl Fn(usize) -> (&'a [f32], &'a [f32])) {
+    pub fn commit_raw<'a>(
+        &mut self,
+        ring: RingId,
+        span: &Span,
+        row: impl Fn(usize) -> (&'a [f32], &'a [f32]),
+    ) {
         let spec = self.layout.rings[ring.0];
         let len = span.rows.len();
         for i in len.saturating_sub(spec.capacity)..len {
@@ -275,7 +321,9 @@ impl State {
             match &self.windows[index] {
                 Some(values) => values.save(start..start + len, &mut out),
                 None => {
-                    self.raw[index][start..start + len].iter().for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
+                    self.raw[index][start..start + len]
+                        .iter()
+                        .for_each(|x| out.extend_from_slice(&x.to_le_bytes()));
                 }
             }
         }
@@ -287,7 +335,11 @@ impl State {
         let expected = self.save(slot).len();
         if saved.len() != expected {
             let found = saved.len();
-            return Err(Error::new(Code::StateCorrupt, "", format!("a snapshot has {found} bytes, not {expected}")));
+            return Err(Error::new(
+                Code::StateCorrupt,
+                "",
+                format!("a snapshot has {found} bytes, not {expected}"),
+            ));
         }
         let range = self.tag_range(slot);
         for tag in &mut self.tags[range] {
