@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Golden, repository};
-use fathom::engine::backend::host::matrix::{Format, Matrix, Scales};
+use fathom::engine::backend::host::matrix::{Format, Matrix, Scales, Table};
 use fathom::engine::backend::host::numbers::*;
 use fathom::engine::model::config::{Family, ModelConfig};
 use fathom::engine::model::parts::frequencies;
@@ -117,7 +117,17 @@ fn weight_containers_decode_partial_edge_blocks_too() {
     of("fp8w_32", &|scales| Format::Fp8 { block: 32, scales });
     of("fp8w_128", &|scales| Format::Fp8 { block: 128, scales });
     of("fp4w", &|scales| Format::Fp4 { scales });
-    of("rows", &|scales| Format::Fp8Rows { scales });
+
+    let table = Table {
+        width: 64,
+        data: Bytes::from_vec(bytes(&g, "rows.weight")),
+        scales: Bytes::from_vec(bytes(&g, "rows.scale")),
+    };
+    let mut have = vec![0.0; 64];
+    for (row, want) in g.floats("rows.value").chunks(64).enumerate() {
+        table.row(row, &mut have);
+        assert_eq!(have, want, "table row {row}");
+    }
 }
 
 #[test]

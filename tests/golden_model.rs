@@ -212,40 +212,47 @@ fn plain_logits_are_within_1e4_and_every_choice_is_equal() {
     }
 }
 
+/// One pass in which every sub-layer gets the golden `local` input instead of its own.
+fn run_on_local_inputs(case: &Case, model: &mut TestModel) -> Recorder {
+    let mut sequence = Sequence::new(model, 0, CONTEXT);
+    sequence.tokens.clone_from(&case.ids);
+    let layers = (0..)
+        .take_while(|l| case.golden.has(&format!("local.attn_in.{l}")))
+        .count();
+    let all: Vec<usize> = (0..case.ids.len()).collect();
+    let mut seen = Recorder::default();
+    for layer in 0..layers {
+        let input = |key: &str| case.golden.floats(&format!("local.{key}.{layer}"));
+        seen.replace.insert(
+            (Point::AttentionIn as usize, layer),
+            (all.clone(), input("attn_in")),
+        );
+        seen.replace.insert(
+            (Point::FeedForwardIn as usize, layer),
+            (case.probes.clone(), input("ffn_in")),
+        );
+        if case.golden.has(&format!("local.engram_in.{layer}")) {
+            seen.replace.insert(
+                (Point::EngramIn as usize, layer),
+                (case.probes.clone(), input("engram_in")),
+            );
+        }
+    }
+    let step = [sequence.step(0, case.ids.len(), LogitRows::None)];
+    model
+        .forward(&step, &mut Vec::new(), Some(&mut seen))
+        .unwrap();
+    seen
+}
+
 #[test]
 fn single_operations_are_exact_with_every_quantisation_on() {
     for name in BOTH {
         let case = case(name);
         for device in DEVICES {
             let mut model = case.open(device, Numerics::QUANTISED, 1);
-            let mut sequence = Sequence::new(&mut model, 0, CONTEXT);
-            sequence.tokens.clone_from(&case.ids);
-            let layers = (0..)
-                .take_while(|l| case.golden.has(&format!("local.attn_in.{l}")))
-                .count();
-            let all: Vec<usize> = (0..case.ids.len()).collect();
-            let mut seen = Recorder::default();
-            for layer in 0..layers {
-                let input = |key: &str| case.golden.floats(&format!("local.{key}.{layer}"));
-                seen.replace.insert(
-                    (Point::AttentionIn as usize, layer),
-                    (all.clone(), input("attn_in")),
-                );
-                seen.replace.insert(
-                    (Point::FeedForwardIn as usize, layer),
-                    (case.probes.clone(), input("ffn_in")),
-                );
-                if case.golden.has(&format!("local.engram_in.{layer}")) {
-                    seen.replace.insert(
-                        (Point::EngramIn as usize, layer),
-                        (case.probes.clone(), input("engram_in")),
-                    );
-                }
-            }
-            let step = [sequence.step(0, case.ids.len(), LogitRows::None)];
-            model
-                .forward(&step, &mut Vec::new(), Some(&mut seen))
-                .unwrap();
+            let seen = run_on_local_inputs(&case, &mut model);
+            let layers = seen.routing.len();
             seen.same_selection(&case.golden, "local");
 
             let (mut flipped, mut rows) = (0, 0);
@@ -459,10 +466,58 @@ fn any_batching_of_several_sequences_gives_the_bits_of_each_alone() {
     }
 }
 
+/// Root of the mean square of the difference, over that of `want`.
+fn relative_rms(want: &[f32], have: &[f32]) -> f64 {
+    assert_eq!(want.len(), have.len());
+    let squares = |x: &mut dyn Iterator<Item = f64>| x.map(|v| v * v).sum::<f64>();
+    let difference = squares(&mut want.iter().zip(have).map(|(w, h)| f64::from(w - h)));
+    (difference / squares(&mut want.iter().map(|w| f64::from(*w)))).sqrt()
+}
+
 #[test]
-fn official_numerics_stay_close_to_the_oracles_quantised_run() {
-    // Two correct programs differ by an rms of 0.1 to 0.35 at a logit rms of 1.4: a sanity check only.
-    for name in BOTH {
+fn official_attention_is_as_far_from_quantised_attention_as_the_oracles_bfloat16_run() {
+    // Relative rms of `attention` under the oracle's BF16 preset against `local.attn_out.L`, on the same
+    // inputs: bfloat16 roundings, and the selected rows and FP8 values that they move.
+    const ORACLE: [(&str, &[f64]); 2] = [
+        (
+            "v4-tiny",
+            &[0.034802, 0.055048, 0.026359, 0.036326, 0.028548, 0.048373],
+        ),
+        (
+            "v41-tiny",
+            &[
+                0.047206, 0.057360, 0.058616, 0.046196, 0.129811, 0.052858, 0.081863, 0.062755,
+                0.076091, 0.073928,
+            ],
+        ),
+    ];
+    for (name, oracle) in ORACLE {
+        let case = case(name);
+        for device in DEVICES {
+            let mut model = case.open(device, Numerics::OFFICIAL, 1);
+            let seen = run_on_local_inputs(&case, &mut model);
+            for (layer, expected) in oracle.iter().enumerate() {
+                let want = case.golden.floats(&format!("local.attn_out.{layer}"));
+                let have = seen.rows(Point::AttentionOut, layer, &case.probes, case.ids.len());
+                let rms = relative_rms(&want, &have);
+                assert!(
+                    (rms - expected).abs() < 2e-3,
+                    "{name} {device:?} layer {layer}: {rms}, expected {expected}"
+                );
+                let want = case.golden.floats(&format!("local.ffn_out.{layer}"));
+                let have = seen.rows(Point::FeedForwardOut, layer, &case.probes, case.ids.len());
+                let rms = relative_rms(&want, &have);
+                assert!(rms < 0.03, "{name} {device:?} feed-forward {layer}: {rms}");
+            }
+        }
+    }
+}
+
+#[test]
+fn official_logits_are_as_far_from_the_quantised_oracle_as_its_own_bfloat16_run() {
+    // Single roundings move later choices, so whole-model logits are a sanity check: the oracle's BF16
+    // preset differs from its QAT preset by an rms of 0.43 (v4-tiny) and 0.84 (v41-tiny).
+    for (name, bound) in [("v4-tiny", 0.5), ("v41-tiny", 1.0)] {
         let case = case(name);
         let mut model = case.open(Device::Cpu, Numerics::OFFICIAL, 1);
         let logits = Sequence::new(&mut model, 0, CONTEXT).feed(&mut model, &case.ids);
@@ -474,6 +529,6 @@ fn official_numerics_stay_close_to_the_oracles_quantised_run() {
             .sum();
         let rms = (squares / golden.len() as f64).sqrt();
         println!("{name}: official logits differ from the quantised oracle's by rms {rms:.3}");
-        assert!(rms < 0.5, "{name}: rms {rms}");
+        assert!(rms < bound, "{name}: rms {rms}");
     }
 }

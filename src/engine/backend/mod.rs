@@ -271,9 +271,9 @@ pub struct MoeSpec {
 
 /// N-gram memory of one layer (V4.1).
 #[derive(Debug)]
-pub struct EngramWeights<M> {
-    /// Rows of `width` E4M3 values with an E8M0 scale for each 32.
-    pub table: M,
+pub struct EngramWeights<M, T> {
+    /// Rows of `width` values, as stored.
+    pub table: T,
     /// `[(N+1)·D, columns·width]`.
     pub wkv: M,
     /// `[N, D]`: the product of both norm weights.
@@ -289,6 +289,8 @@ pub trait Backend: Send + 'static {
     type Tensor: Default + Send;
     /// A weight as this backend keeps it.
     type Matrix: Send + Sync;
+    /// An n-gram table as this backend keeps it.
+    type Table: Send + Sync;
     /// Pools of all sequences' state.
     type State: Send;
     /// Results of a hyper-connection mix.
@@ -304,6 +306,8 @@ pub trait Backend: Send + 'static {
     fn describe(&self) -> String;
     /// Takes over a stored matrix (with its scales, where it has any).
     fn matrix(&mut self, weight: Stored, scale: Option<Stored>) -> Result<Self::Matrix, Error>;
+    /// Takes over a stored n-gram table with its scales.
+    fn table(&mut self, rows: Stored, scales: Stored) -> Result<Self::Table, Error>;
     /// Makes the pools.
     fn state(&mut self, layout: &StateLayout) -> Result<Self::State, Error>;
     /// Makes a slot ready for a new sequence.
@@ -453,7 +457,7 @@ pub trait Backend: Send + 'static {
     /// Adds the gated n-gram memory to every stream; `rows` are `[S, columns]` table rows.
     fn engram(
         &mut self,
-        w: &EngramWeights<Self::Matrix>,
+        w: &EngramWeights<Self::Matrix, Self::Table>,
         spec: &MixSpec,
         rows: &[u32],
         batch: &Batch,

@@ -46,6 +46,13 @@ impl<B: Backend> Source<'_, B> {
         self.backend.matrix(weight, scale)
     }
 
+    /// The table `{stem}.weight` with `{stem}.scale`.
+    pub fn table(&mut self, stem: &str) -> Result<B::Table, Error> {
+        let rows = self.checkpoint.tensor(&format!("{stem}.weight"))?;
+        let scales = self.checkpoint.tensor(&format!("{stem}.scale"))?;
+        self.backend.table(rows, scales)
+    }
+
     /// The unquantised matrix `name`.
     fn plain_matrix(&mut self, name: &str) -> Result<B::Matrix, Error> {
         let weight = self.checkpoint.tensor(name)?;

@@ -37,7 +37,7 @@ struct Indexer<M> {
     level: Level,
 }
 
-struct Layer<M> {
+struct Layer<M, T> {
     attention_mix: MixWeights<M>,
     attention_norm: Vec<f32>,
     attention: AttentionWeights<M>,
@@ -45,7 +45,7 @@ struct Layer<M> {
     feed_forward_norm: Vec<f32>,
     moe: MoeWeights<M>,
     /// Which engram layer this is, and its weights.
-    engram: Option<(usize, EngramWeights<M>)>,
+    engram: Option<(usize, EngramWeights<M, T>)>,
     ring: RingId,
     ratio: usize,
     /// Rows and keys this layer reads; `None` without compressed rows.
@@ -72,7 +72,7 @@ pub struct V41<B: Backend> {
     moe: MoeSpec,
     row_format: RowFormat,
     embed: B::Matrix,
-    layers: Vec<Layer<B::Matrix>>,
+    layers: Vec<Layer<B::Matrix, B::Table>>,
     norm: Vec<f32>,
     head: B::Matrix,
     hash: Option<EngramHash>,
@@ -467,12 +467,12 @@ fn level(config: &ModelConfig, layer: usize) -> Level {
 fn engram_weights<B: Backend>(
     source: &mut Source<'_, B>,
     layer: usize,
-) -> Result<EngramWeights<B::Matrix>, Error> {
+) -> Result<EngramWeights<B::Matrix, B::Table>, Error> {
     let stem = format!("layers.{layer}.engram");
     let query = source.vector(&format!("{stem}.q_weight"))?;
     let key = source.vector(&format!("{stem}.k_weight"))?;
     Ok(EngramWeights {
-        table: source.matrix(&format!("{stem}.embed"))?,
+        table: source.table(&format!("{stem}.embed"))?,
         wkv: source.matrix(&format!("{stem}.wkv"))?,
         gate: query.iter().zip(&key).map(|(q, k)| q * k).collect(),
     })

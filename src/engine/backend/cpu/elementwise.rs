@@ -8,7 +8,7 @@
 macro_rules! versions {
     ($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) $(-> $out:ty)? $body:block) => {
         $(#[$doc])*
-        pub fn $name($($arg: $type),*) $(-> $out)? {
+        pub(super) fn $name($($arg: $type),*) $(-> $out)? {
             #[inline(always)]
             fn body($($arg: $type),*) $(-> $out)? $body
 
@@ -63,7 +63,11 @@ fn e4m3(x: f32) -> f32 {
     let subnormal = (x + 24_576.0) - 24_576.0;
     let bits = x.to_bits();
     let normal = f32::from_bits((bits + 0x0007_ffff + ((bits >> 20) & 1)) & 0xfff0_0000);
-    if x.abs() < 0.015_625 { subnormal.copysign(x) } else { normal }
+    if x.abs() < 0.015_625 {
+        subnormal.copysign(x)
+    } else {
+        normal
+    }
 }
 
 /// Nearest E2M1 value of something that is at most 6.
@@ -73,7 +77,11 @@ fn e2m1(x: f32) -> f32 {
     let small = (x + 6_291_456.0) - 6_291_456.0;
     let bits = x.to_bits();
     let large = f32::from_bits((bits + 0x001f_ffff + ((bits >> 22) & 1)) & 0xffc0_0000);
-    if x.abs() < 1.0 { small.copysign(x) } else { large }
+    if x.abs() < 1.0 {
+        small.copysign(x)
+    } else {
+        large
+    }
 }
 
 /// `e^x` to within two units in the last place; 0 below -87.3, infinite nowhere below 88.7.
@@ -220,7 +228,9 @@ mod tests {
         let mut state = 9u64;
         let mut values: Vec<f32> = (0..4096)
             .map(|i| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 let unit = (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
                 unit * 2f32.powi(i % 40 - 30)
             })
@@ -255,7 +265,8 @@ mod tests {
         for i in -87_000..88_000 {
             let x = i as f32 / 1000.0;
             let want = f64::from(x).exp();
-            let unit = f64::from(f32::from_bits((want as f32).to_bits() + 1)) - f64::from(want as f32);
+            let unit =
+                f64::from(f32::from_bits((want as f32).to_bits() + 1)) - f64::from(want as f32);
             assert!((f64::from(exp(x)) - want).abs() <= 2.0 * unit, "{x}");
         }
         assert_eq!(exp(-1000.0), 0.0);
@@ -277,7 +288,10 @@ mod tests {
             .collect();
         swiglu(&mut gate, &up, 10.0, 0.5, false);
         for (h, w) in gate.iter().zip(want) {
-            assert!((f64::from(*h) - w).abs() <= w.abs() * 1e-6 + 1e-30, "{h} {w}");
+            assert!(
+                (f64::from(*h) - w).abs() <= w.abs() * 1e-6 + 1e-30,
+                "{h} {w}"
+            );
         }
     }
 }

@@ -8,6 +8,7 @@
 //!
 //! * [`pool`]: the threads; [`cores`]: how many.
 //! * [`linear`]: jobs to tasks; [`dense`]: a task in f32; [`amx`]: a task on tiles.
+//! * [`elementwise`]: rounding, quantising, gating, norms.
 //! * [`attention`]: attention and index scores in f32; on tiles in [`amx`].
 //! * [`lanes`]: what a vector of each kind can do.
 
@@ -19,6 +20,7 @@ mod amx;
 mod attention;
 mod cores;
 mod dense;
+mod elementwise;
 mod lanes;
 mod linear;
 mod pool;
@@ -216,6 +218,57 @@ impl Kernels for Cpu {
                 buffers,
             }),
         });
+    }
+
+    fn round_bf16(&self, x: &mut [f32]) {
+        elementwise::round_bf16(x);
+    }
+
+    fn fake_fp8(&self, x: &mut [f32], group: usize) {
+        elementwise::fake_fp8(x, group);
+    }
+
+    fn fake_fp4(&self, x: &mut [f32]) {
+        elementwise::fake_fp4(x);
+    }
+
+    fn hadamard(&self, x: &mut [f32]) {
+        elementwise::hadamard(x);
+    }
+
+    fn sum_of_squares(&self, x: &[f32]) -> f64 {
+        elementwise::sum_of_squares(x)
+    }
+
+    fn scale_by(&self, x: &mut [f32], weight: &[f32], scale: f32) {
+        elementwise::scale_by(x, weight, scale);
+    }
+
+    fn swiglu(&self, gate: &mut [f32], up: &[f32], limit: f32, weight: f32, round: bool) {
+        elementwise::swiglu(gate, up, limit, weight, round);
+    }
+
+    fn add(&self, y: &mut [f32], x: &[f32], round: bool) {
+        elementwise::add(y, x, round);
+    }
+
+    fn add_scaled(&self, y: &mut [f32], a: f32, x: &[f32]) {
+        elementwise::add_scaled(y, a, x);
+    }
+
+    fn rotate(&self, x: &mut [f32], cos: &[f32], sin: &[f32]) {
+        elementwise::rotate(x, cos, sin);
+    }
+
+    fn softmax_step(
+        &self,
+        out: &mut [f32],
+        total: &mut [f32],
+        max: &[f32],
+        gate: &[f32],
+        value: &[f32],
+    ) {
+        elementwise::softmax_step(out, total, max, gate, value);
     }
 }
 

@@ -35,11 +35,6 @@ pub enum Format {
         /// Row-major tiles.
         scales: Scales,
     },
-    /// E4M3, one scale for each 32 columns of a row: engram tables.
-    Fp8Rows {
-        /// `[rows, cols/32]`.
-        scales: Scales,
-    },
     /// E2M1, two values a byte (even column in the low nibble), one scale for each 32 columns of a row.
     Fp4 {
         /// `[rows, cols/32]`.
@@ -72,10 +67,7 @@ fn read_f32(bytes: &[u8], index: usize) -> f32 {
 impl Matrix {
     /// Whether activations in front of it are quantised in the published numerics.
     pub fn is_quantised(&self) -> bool {
-        matches!(
-            self.format,
-            Format::Fp8 { .. } | Format::Fp8Rows { .. } | Format::Fp4 { .. }
-        )
+        matches!(self.format, Format::Fp8 { .. } | Format::Fp4 { .. })
     }
 
     /// Bytes of values and scales.
@@ -84,9 +76,6 @@ impl Matrix {
             Format::Fp8 {
                 scales: Scales::E8m0(b) | Scales::F32(b),
                 ..
-            }
-            | Format::Fp8Rows {
-                scales: Scales::E8m0(b) | Scales::F32(b),
             }
             | Format::Fp4 {
                 scales: Scales::E8m0(b) | Scales::F32(b),
@@ -107,12 +96,6 @@ impl Matrix {
                     *v = E4M3[usize::from(self.data[base + k])] * scales.get(tiles + k / block)
                 });
             }
-            Format::Fp8Rows { scales } => {
-                let first = row * (self.cols / 32);
-                pairs.for_each(|(v, k)| {
-                    *v = E4M3[usize::from(self.data[base + k])] * scales.get(first + k / 32)
-                });
-            }
             Format::Fp4 { scales } => {
                 let first = row * (self.cols / 32);
                 pairs.for_each(|(v, k)| {
@@ -126,6 +109,31 @@ impl Matrix {
                 *v = from_bf16(u16::from_le_bytes([self.data[at], self.data[at + 1]]));
             }),
             Format::F32 => pairs.for_each(|(v, k)| *v = read_f32(&self.data, base + k)),
+        }
+    }
+}
+
+/// An n-gram table: rows of E4M3 values with an E8M0 scale for each 32, looked up and never multiplied.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Values a row.
+    pub width: usize,
+    /// Row-major values.
+    pub data: Bytes,
+    /// `[rows, width / 32]`.
+    pub scales: Bytes,
+}
+
+impl Table {
+    /// Writes row `row` as f32.
+    pub fn row(&self, row: usize, out: &mut [f32]) {
+        let data = &self.data[row * self.width..][..self.width];
+        let scales = &self.scales[row * (self.width / 32)..][..self.width / 32];
+        for ((out, data), scale) in out.chunks_mut(32).zip(data.chunks(32)).zip(scales) {
+            let scale = e8m0(*scale);
+            out.iter_mut()
+                .zip(data)
+                .for_each(|(v, code)| *v = E4M3[usize::from(*code)] * scale);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Residual streams: embedding, hyper-connection mixes, collapse, expand, and the n-gram memory.
 
-use super::matrix::Matrix;
+use super::matrix::{Matrix, Table};
 use super::{Batch, EngramWeights, Host, Kernels, MixSpec, MixWeights, Rows, Shared};
 
 /// Results of a mix, row by row.
@@ -207,20 +207,20 @@ impl<K: Kernels> Host<K> {
 
     pub(super) fn add_engram(
         &mut self,
-        w: &EngramWeights<Matrix>,
+        w: &EngramWeights<Matrix, Table>,
         spec: &MixSpec,
         rows: &[u32],
         batch: &Batch,
         h: &mut Rows,
     ) {
-        let (n, dim, width) = (spec.streams, spec.dim, w.table.cols);
+        let (n, dim, width) = (spec.streams, spec.dim, w.table.width);
         let count = batch.len();
         let mut e = std::mem::take(&mut self.scratch.a);
         let mut kv = std::mem::take(&mut self.scratch.b);
         // The stored rows are the FP8 activation of the product: they are not quantised again.
         e.resize(rows.len() * width, 0.0);
         self.each_row(&mut e, width, width, |i, out| {
-            w.table.row(rows[i] as usize, 0..width, out)
+            w.table.row(rows[i] as usize, out)
         });
         kv.resize(count * w.wkv.rows, 0.0);
         self.kernels.linear(&mut [super::Linear {

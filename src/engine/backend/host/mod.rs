@@ -27,7 +27,7 @@ use crate::engine::kv::SlotId;
 use crate::engine::kv::layout::{GroupId, RingId, StateLayout};
 use crate::engine::weights::{Dtype, Tensor as Stored};
 use kernels::{Kernels, Linear};
-use matrix::{Format, Matrix, Scales};
+use matrix::{Format, Matrix, Scales, Table};
 use state::State;
 
 pub use experts::Routing;
@@ -336,18 +336,13 @@ fn matrix_of(weight: Stored, scale: Option<Stored>) -> Result<Matrix, Error> {
     let (cols, format) = match weight.dtype {
         Dtype::F8E4M3 => {
             let (scales, shape) = scales(scale)?;
-            // Engram tables have a scale for each 32 columns of a row; matrices one for each square tile.
-            if shape[0] == rows && shape[1] * 32 == stored_cols && rows != 1 {
-                (stored_cols, Format::Fp8Rows { scales })
+            // Both published block sizes; a matrix that one block of either covers reads the same with both.
+            let block = if shape == [rows.div_ceil(128), stored_cols.div_ceil(128)] {
+                128
             } else {
-                let block =
-                    if rows.div_ceil(128) == shape[0] && stored_cols.div_ceil(128) == shape[1] {
-                        128
-                    } else {
-                        32
-                    };
-                (stored_cols, Format::Fp8 { block, scales })
-            }
+                32
+            };
+            (stored_cols, Format::Fp8 { block, scales })
         }
         Dtype::I8 | Dtype::U8 => (
             stored_cols * 2,
@@ -372,9 +367,31 @@ fn matrix_of(weight: Stored, scale: Option<Stored>) -> Result<Matrix, Error> {
     })
 }
 
+fn table_of(rows: Stored, scales: Stored) -> Result<Table, Error> {
+    match (rows.dtype, scales.dtype, &rows.shape[..], &scales.shape[..]) {
+        (Dtype::F8E4M3, Dtype::F8E8M0, &[height, width], &[same, groups])
+            if height == same && groups * 32 == width =>
+        {
+            Ok(Table {
+                width,
+                data: rows.bytes,
+                scales: scales.bytes,
+            })
+        }
+        _ => {
+            let message = format!(
+                "{} is not a table of FP8 rows with a scale for each 32 values",
+                rows.name
+            );
+            Err(Error::new(Code::BadFormat, rows.name.clone(), message))
+        }
+    }
+}
+
 impl<K: Kernels> Backend for Host<K> {
     type Tensor = Rows;
     type Matrix = Matrix;
+    type Table = Table;
     type State = State;
     type Mix = Mix;
     type Selection = Selection;
@@ -387,6 +404,10 @@ impl<K: Kernels> Backend for Host<K> {
 
     fn matrix(&mut self, weight: Stored, scale: Option<Stored>) -> Result<Matrix, Error> {
         matrix_of(weight, scale)
+    }
+
+    fn table(&mut self, rows: Stored, scales: Stored) -> Result<Table, Error> {
+        table_of(rows, scales)
     }
 
     fn state(&mut self, layout: &StateLayout) -> Result<State, Error> {
@@ -568,7 +589,7 @@ impl<K: Kernels> Backend for Host<K> {
 
     fn engram(
         &mut self,
-        w: &EngramWeights<Matrix>,
+        w: &EngramWeights<Matrix, Table>,
         spec: &MixSpec,
         rows: &[u32],
         batch: &Batch,
