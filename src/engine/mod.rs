@@ -6,6 +6,7 @@
 
 pub mod backend;
 mod error;
+mod sync;
 pub mod kv;
 pub mod model;
 pub mod options;
