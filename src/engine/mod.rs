@@ -5,8 +5,8 @@
 //! tokens to the request's queue. Every accepted request ends with exactly one `Done`.
 
 pub mod backend;
+mod delivery;
 mod error;
-mod sync;
 pub mod kv;
 pub mod model;
 pub mod options;
@@ -14,6 +14,7 @@ pub mod queue;
 pub mod request;
 pub mod sampling;
 pub mod scheduler;
+mod sync;
 pub mod weights;
 
 use std::time::Duration;

@@ -219,22 +219,25 @@ mod pipe {
     }
 }
 
+/// What an event loop would see, for tests.
+#[cfg(all(test, unix))]
+#[expect(unsafe_code, reason = "poll(2) looks at a descriptor")]
+pub(crate) fn is_readable(fd: i32) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one pollfd of ours, and its count.
+    let n = unsafe { libc::poll(&mut poll, 1, 0) };
+    n == 1 && poll.revents & libc::POLLIN != 0
+}
+
 #[cfg(all(test, unix))]
 mod tests {
-    #![expect(unsafe_code, reason = "poll(2) and fcntl(2) look at descriptors")]
+    #![expect(unsafe_code, reason = "fcntl(2) looks at descriptors")]
 
     use super::*;
-
-    fn is_readable(fd: i32) -> bool {
-        let mut poll = libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one pollfd of ours, and its count.
-        let n = unsafe { libc::poll(&mut poll, 1, 0) };
-        n == 1 && poll.revents & libc::POLLIN != 0
-    }
 
     fn is_close_on_exec(fd: i32) -> bool {
         // SAFETY: F_GETFD touches no memory of ours.
@@ -273,8 +276,8 @@ mod tests {
         let before = signals::is_blocked(libc::SIGUSR1);
         let (send, receive) = std::sync::mpsc::channel();
         let thread = spawn("fathom-test", move || {
-            let mask = [libc::SIGUSR1, libc::SIGURG, libc::SIGINT, libc::SIGSEGV]
-                .map(signals::is_blocked);
+            let mask =
+                [libc::SIGUSR1, libc::SIGURG, libc::SIGINT, libc::SIGSEGV].map(signals::is_blocked);
             let name = std::thread::current().name().map(str::to_owned);
             send.send((mask, name, on_library_thread())).unwrap();
         })
