@@ -1,1 +1,2 @@
 //! The seam between models and hardware.
+pub mod canary;
