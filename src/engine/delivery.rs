@@ -7,7 +7,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst,
+};
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
@@ -150,7 +152,8 @@ pub(crate) struct Delivery {
     outstanding: AtomicU32,
     explicit_ack: AtomicBool,
     paused: AtomicBool,
-    cancel_asked: AtomicBool,
+    /// The first [`Cancel`], as a number; 0 for none.
+    wish: AtomicU8,
     has_reader: AtomicBool,
     reader: Mutex<Option<Reader>>,
     /// The three below are only touched under the queue's lock.
@@ -178,7 +181,7 @@ impl Delivery {
             outstanding: AtomicU32::new(0),
             explicit_ack: AtomicBool::new(false),
             paused: AtomicBool::new(false),
-            cancel_asked: AtomicBool::new(false),
+            wish: AtomicU8::new(0),
             has_reader: AtomicBool::new(false),
             reader: Mutex::new(None),
             place: AtomicUsize::new(NO_PLACE),
@@ -219,8 +222,27 @@ impl Delivery {
 
     /// Cancels once; later calls do nothing.
     pub(crate) fn cancel(&self, why: Cancel) {
-        if !self.cancel_asked.swap(true, SeqCst) {
+        let number = match why {
+            Cancel::Host => 1,
+            Cancel::Stop => 2,
+            Cancel::Abandon => 3,
+        };
+        if self
+            .wish
+            .compare_exchange(0, number, SeqCst, SeqCst)
+            .is_ok()
+        {
             self.control.cancel(self.id, why);
+        }
+    }
+
+    /// Who wanted it to end, if anybody did.
+    pub(crate) fn cancel_wish(&self) -> Option<Cancel> {
+        match self.wish.load(SeqCst) {
+            0 => None,
+            1 => Some(Cancel::Host),
+            2 => Some(Cancel::Stop),
+            _ => Some(Cancel::Abandon),
         }
     }
 
@@ -390,5 +412,13 @@ impl std::fmt::Debug for Delivery {
             .field("tag", &self.tag)
             .field("unread", &self.unread())
             .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        // The last owner may be the engine thread, and what the adapter owns may panic on drop.
+        let reader = self.reader.get_mut().take();
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(reader)));
     }
 }
