@@ -136,7 +136,6 @@ impl Worker {
             self.look_around(now);
             self.plan();
             self.announce();
-            self.publish();
             if self.scratch.plan.rows.is_empty() {
                 if self.is_stuck() {
                     let error = "the scheduler found no work although there is some";
@@ -623,8 +622,9 @@ impl Worker {
         }
     }
 
-    /// One wake a queue and step.
+    /// One wake a queue and step; counters first, so that who sees an end sees them without it.
     fn announce(&mut self) {
+        self.publish();
         for queue in self.unannounced.drain(..) {
             queue.flush();
         }

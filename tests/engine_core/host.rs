@@ -197,11 +197,10 @@ impl Host {
     pub(crate) fn assert_idle(&self) {
         wait_for(|| {
             let stats = self.engine.stats();
-            stats.running + stats.waiting + stats.paused + stats.kv_blocks_used == 0
+            let ended = stats.requests_finished + stats.requests_cancelled + stats.requests_failed;
+            let held = stats.running + stats.waiting + stats.paused + stats.kv_blocks_used;
+            stats.requests_accepted == ended && held == 0
         });
-        let stats = self.engine.stats();
-        let ended = stats.requests_finished + stats.requests_cancelled + stats.requests_failed;
-        assert_eq!(stats.requests_accepted, ended);
         assert_eq!(self.probe.stale.load(Relaxed), 0);
     }
 }
