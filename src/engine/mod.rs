@@ -5,107 +5,388 @@
 //! tokens to the request's queue. Every accepted request ends with exactly one `Done`.
 
 pub mod backend;
+mod core;
+mod delivery;
 mod error;
 pub mod kv;
+mod load;
+mod metrics;
 pub mod model;
 pub mod options;
+mod prepare;
 pub mod queue;
 pub mod request;
 pub mod sampling;
 pub mod scheduler;
+mod sequence;
+mod sync;
 pub mod weights;
+mod worker;
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use serde_json::Value;
 
 pub use error::{Code, Error};
+pub use load::LoadReport;
 pub use options::{EngineInfo, EngineOptions, EngineState, Stats};
 pub use queue::Queue;
 pub use request::{Request, RequestId};
 
-use model::Model;
-use request::{Adapter, Failure};
+use self::core::{Command, Core, Submission};
+use delivery::{Cancel, Control, Delivery};
+use model::{Model, ModelLimits};
+use options::{Config, Tuning};
+use request::{Adapter, Bounds, Failure, FinishReason};
+use worker::Worker;
 
 /// What a deferred submission makes on a preparation thread: the request, and who reads its tokens.
 pub type Prepared = Result<(Request, Option<Box<dyn Adapter>>), Failure>;
 
 /// A loaded model and the threads that run it. All methods from all threads.
-#[derive(Debug)]
-pub struct Engine {}
+pub struct Engine {
+    core: Arc<Core>,
+    info: EngineInfo,
+    plan: Value,
+    threads: Mutex<Option<Threads>>,
+}
+
+struct Threads {
+    worker: JoinHandle<()>,
+    watchdog: JoinHandle<()>,
+    prepare: prepare::Pool,
+}
 
 impl Engine {
     /// Loads a model. `progress` gets a fraction and a phase at most ten times a second; `false` aborts
     /// with [`Code::Cancelled`]. Blocks.
     pub fn open(
-        _options: &EngineOptions,
-        _progress: &mut dyn FnMut(f32, &str) -> bool,
+        options: &EngineOptions,
+        progress: &mut dyn FnMut(f32, &str) -> bool,
     ) -> Result<Self, Error> {
-        unimplemented!()
+        let tuning = Tuning::parse(&options.tuning_json, options.deterministic)?;
+        if options.plan_only {
+            return Self::planned(options, &tuning, load::plan_model(options, &tuning)?);
+        }
+        let (model, report) = load::load_model(options, &tuning, progress)?;
+        Self::start(model, report, options, &tuning)
     }
 
     /// Runs a model made elsewhere: tests.
-    pub fn with_model(_model: Box<dyn Model>, _options: &EngineOptions) -> Result<Self, Error> {
-        unimplemented!()
+    pub fn with_model(model: Box<dyn Model>, options: &EngineOptions) -> Result<Self, Error> {
+        let tuning = Tuning::parse(&options.tuning_json, options.deterministic)?;
+        Self::start(model, LoadReport::default(), options, &tuning)
+    }
+
+    /// An engine that only says what it would be.
+    fn planned(
+        options: &EngineOptions,
+        tuning: &Tuning,
+        report: LoadReport,
+    ) -> Result<Self, Error> {
+        // A plan that does not fit has no sizes; the smallest ones let it be reported all the same.
+        let limits = report.limits.clone().unwrap_or(ModelLimits {
+            vocab: 1,
+            max_context: 2,
+            block_tokens: 1,
+            blocks: 2,
+            slots: 2,
+            max_rollback: 0,
+            history: 0,
+            eos: Vec::new(),
+        });
+        let config = Config::new(options, tuning, &limits)?;
+        let info = match report.limits {
+            Some(_) => info(&report, &limits, &config),
+            None => EngineInfo {
+                model_name: report.model_name.clone(),
+                ..EngineInfo::default()
+            },
+        };
+        let core = Core::new(config, bounds(&limits, limits.max_context), true);
+        Ok(Self {
+            core: Arc::new(core),
+            info,
+            plan: report.plan,
+            threads: Mutex::new(None),
+        })
+    }
+
+    fn start(
+        model: Box<dyn Model>,
+        report: LoadReport,
+        options: &EngineOptions,
+        tuning: &Tuning,
+    ) -> Result<Self, Error> {
+        let limits = model.limits().clone();
+        let config = Config::new(options, tuning, &limits)?;
+        let info = info(&report, &limits, &config);
+        let bounds = bounds(&limits, config.max_context);
+        let core = Arc::new(Core::new(config, bounds, false));
+        let prepare = prepare::Pool::start(&core)?;
+        let worker = Worker::new(core.clone(), model);
+        let worker = sync::spawn("fathom-engine", move || worker.live())?;
+        let watched = core.clone();
+        let watchdog = sync::spawn("fathom-watch", move || watch(&watched))
+            // Nobody would ever stop the thread that runs already.
+            .inspect_err(|_| core.begin_drain(Some(Instant::now())))?;
+        Ok(Self {
+            core,
+            info,
+            plan: report.plan,
+            threads: Mutex::new(Some(Threads {
+                worker,
+                watchdog,
+                prepare,
+            })),
+        })
     }
 
     /// Where it is in its life; no device work.
     pub fn state(&self) -> EngineState {
-        unimplemented!()
+        self.core.state()
     }
 
     /// What became of the options.
     pub fn info(&self) -> EngineInfo {
-        unimplemented!()
+        self.info.clone()
     }
 
     /// A copy of the counters.
     pub fn stats(&self) -> Stats {
-        unimplemented!()
+        self.core.counters.snapshot()
     }
 
     /// `config` (every effective value with its origin), `plan` and the counters as JSON.
     pub fn metrics_json(&self) -> String {
-        unimplemented!()
+        metrics::to_json(
+            self.state(),
+            self.stats(),
+            &self.core.config.report,
+            &self.plan,
+        )
     }
 
     /// Accepts or refuses at once; never waits. With an adapter, its output replaces the events.
     pub fn submit(
         &self,
-        _queue: &Queue,
-        _request: Request,
-        _adapter: Option<Box<dyn Adapter>>,
+        queue: &Queue,
+        request: Request,
+        adapter: Option<Box<dyn Adapter>>,
     ) -> Result<RequestId, Error> {
-        unimplemented!()
+        self.refuse(|| {
+            let submitted = Instant::now();
+            let budget = request.check(&self.core.bounds)?;
+            let seed = draw_seed(&request)?;
+            let delivery = self.delivery(queue, request.tag);
+            delivery.equip(request.explicit_ack, adapter);
+            self.accept(&delivery, || {
+                Command::Submit(Box::new(Submission {
+                    delivery: delivery.clone(),
+                    request,
+                    budget,
+                    seed,
+                    submitted,
+                    deadline: None,
+                }))
+            })
+        })
     }
 
     /// Gives out an id and returns; `job` runs on a preparation thread, and its failure arrives as the
     /// request's `Done`. `deadline` runs from now.
     pub fn submit_deferred(
         &self,
-        _queue: &Queue,
-        _tag: u64,
-        _deadline: Option<Duration>,
-        _job: Box<dyn FnOnce() -> Prepared + Send>,
+        queue: &Queue,
+        tag: u64,
+        deadline: Option<Duration>,
+        job: Box<dyn FnOnce() -> Prepared + Send>,
     ) -> Result<RequestId, Error> {
-        unimplemented!()
+        self.refuse(|| {
+            let submitted = Instant::now();
+            let deadline = deadline.and_then(|d| submitted.checked_add(d));
+            let delivery = self.delivery(queue, tag);
+            let id = self.accept(&delivery, || Command::Defer {
+                delivery: delivery.clone(),
+                deadline,
+            })?;
+            if let Some(threads) = &*self.threads.lock() {
+                threads.prepare.push(prepare::Job {
+                    delivery,
+                    submitted,
+                    deadline,
+                    run: job,
+                });
+            }
+            Ok(id)
+        })
     }
 
     /// Idempotent; finished and unknown ids are skipped. Never waits.
-    pub fn cancel(&self, _ids: &[RequestId]) {
-        unimplemented!()
+    pub fn cancel(&self, ids: &[RequestId]) {
+        for &id in ids {
+            if let Some(delivery) = self.core.find(id) {
+                delivery.cancel(Cancel::Host);
+            }
+        }
     }
 
     /// Reports tokens as read; increments. Never waits.
-    pub fn ack(&self, _reads: &[(RequestId, u32)]) {
-        unimplemented!()
+    pub fn ack(&self, reads: &[(RequestId, u32)]) {
+        for &(id, count) in reads {
+            if let Some(delivery) = self.core.find(id) {
+                delivery.acknowledge(count);
+            }
+        }
     }
 
-    /// Refuses new requests, lets running ones go on for `drain`, ends the rest, joins all threads.
-    pub fn shutdown(&self, _drain: Duration) -> Result<(), Error> {
-        unimplemented!()
+    /// Refuses new requests, lets running ones go on for `drain`, ends the rest, joins all threads. A thread
+    /// that waits for a device which does not answer is left behind, with [`Code::Watchdog`].
+    pub fn shutdown(&self, drain: Duration) -> Result<(), Error> {
+        if sync::on_library_thread() {
+            return Err(Error::new(
+                Code::WrongMoment,
+                "",
+                "an engine cannot be shut down from a thread of the library",
+            ));
+        }
+        self.core.begin_drain(Instant::now().checked_add(drain));
+        // Waited for without the lock, which submissions take for a moment.
+        let has_exited = self.core.wait_exited(self.core.config.step_timeout);
+        let Some(mut threads) = self.threads.lock().take() else {
+            return Ok(());
+        };
+        threads.prepare.close();
+        // The bodies catch their panics: joining has nothing to tell.
+        let _ = threads.watchdog.join();
+        if !has_exited {
+            return Err(Error::new(
+                Code::Watchdog,
+                "",
+                "the engine thread waits for a device that does not answer and was left behind",
+            ));
+        }
+        let _ = threads.worker.join();
+        self.core.close();
+        Ok(())
     }
 
     /// Forgets cached prefixes.
     pub fn clear_cache(&self) -> Result<(), Error> {
-        unimplemented!()
+        // Nothing is cached: no request ever finds a prefix of another.
+        match self.core.refusal() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn refuse(
+        &self,
+        accept: impl FnOnce() -> Result<RequestId, Error>,
+    ) -> Result<RequestId, Error> {
+        let result = match self.core.refusal() {
+            Some(error) => Err(error),
+            None => accept(),
+        };
+        if result.is_err() {
+            metrics::count(&self.core.counters.requests_refused);
+        }
+        result
+    }
+
+    fn delivery(&self, queue: &Queue, tag: u64) -> Arc<Delivery> {
+        // Shared by all engines: an id is never reused in a process.
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = RequestId(NEXT.fetch_add(1, Relaxed));
+        let control: Arc<dyn Control> = self.core.clone();
+        Arc::new(Delivery::new(id, tag, queue.shared().clone(), control))
+    }
+
+    fn accept(
+        &self,
+        delivery: &Arc<Delivery>,
+        command: impl FnOnce() -> Command,
+    ) -> Result<RequestId, Error> {
+        self.core.take_place()?;
+        self.core
+            .accept(delivery, command())
+            .inspect_err(|_| self.core.give_place())?;
+        Ok(delivery.id)
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // From a callback the threads cannot be joined: they end by themselves.
+        if self.shutdown(Duration::ZERO).is_err() {
+            self.core.begin_drain(Some(Instant::now()));
+        }
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("state", &self.state())
+            .field("info", &self.info)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The seed of a request, from the operating system if it names none.
+fn draw_seed(request: &Request) -> Result<u64, Error> {
+    match request.sampling.seed {
+        Some(seed) => Ok(seed),
+        None => getrandom::u64().map_err(|e| {
+            Error::new(
+                Code::Internal,
+                "seed",
+                format!("the system gives no random numbers: {e}"),
+            )
+        }),
+    }
+}
+
+fn bounds(limits: &ModelLimits, max_context: u32) -> Bounds {
+    Bounds {
+        vocab: limits.vocab,
+        max_context,
+        pool_tokens: (limits.blocks - 1).saturating_mul(limits.block_tokens),
+    }
+}
+
+fn info(report: &LoadReport, limits: &ModelLimits, config: &Config) -> EngineInfo {
+    EngineInfo {
+        vocab_size: limits.vocab,
+        max_context: config.max_context,
+        max_running: config.scheduler.sequences,
+        device_count: report.device_count.max(1),
+        weight_bytes: report.weight_bytes,
+        kv_bytes: report.kv_bytes,
+        kv_blocks: u64::from(limits.blocks - 1),
+        model_name: report.model_name.clone(),
+    }
+}
+
+/// Ends everybody when a step does not.
+fn watch(core: &Core) {
+    let timeout = core.config.step_timeout;
+    // Often enough to be at most a quarter late.
+    let pause = (timeout / 4).max(Duration::from_millis(1));
+    while !core.wait_over(pause) {
+        if core.step_age().is_some_and(|age| age > timeout) {
+            let error = Error::new(
+                Code::Watchdog,
+                "",
+                format!("a step took longer than {} ms", timeout.as_millis()),
+            );
+            core.fail(error.clone());
+            core.end_everyone(&error, FinishReason::Error, "engine_failed");
+            return;
+        }
     }
 }

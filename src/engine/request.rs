@@ -1,10 +1,14 @@
 //! A request as the host gives it, and the events it produces. Inside the scheduler it is a sequence.
+//!
+//! Everything is checked at submit, once; nothing is checked on the hot path.
+
+#![forbid(unsafe_code)]
 
 use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::error::Error;
+use super::error::{Code, Error};
 
 /// Never 0, never reused in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +27,19 @@ pub struct Sampling {
     pub min_p: f32,
     /// `None` is drawn at submit and reported.
     pub seed: Option<u64>,
+}
+
+impl Default for Sampling {
+    /// The plain distribution.
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            seed: None,
+        }
+    }
 }
 
 /// Which log-probabilities a request wants.
@@ -68,6 +85,161 @@ pub struct Request {
     pub no_cache: bool,
     /// Echoed in every event.
     pub tag: u64,
+}
+
+impl Request {
+    /// A request with nothing but defaults.
+    pub fn new(prompt: Vec<u32>) -> Self {
+        Self {
+            prompt,
+            max_tokens: None,
+            sampling: Sampling::default(),
+            stop_tokens: Vec::new(),
+            ignore_eos: false,
+            logprobs: Logprobs::Off,
+            class: 4,
+            deadline: None,
+            deadline_queue: None,
+            deadline_first_token: None,
+            max_unread_tokens: 0,
+            explicit_ack: false,
+            no_cache: false,
+            tag: 0,
+        }
+    }
+
+    /// Checks every field and settles how many tokens may come.
+    pub(crate) fn check(&self, bounds: &Bounds) -> Result<Budget, Error> {
+        self.check_numbers()?;
+        self.check_ids(bounds)?;
+        self.budget(bounds)
+    }
+
+    fn check_numbers(&self) -> Result<(), Error> {
+        let Sampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            seed: _,
+        } = self.sampling;
+        // Written so that NaN is refused.
+        if !(0.0..=1000.0).contains(&temperature) {
+            return Err(invalid("temperature", temperature, "0 to 1000"));
+        }
+        if top_k > i32::MAX as u32 {
+            return Err(invalid("top_k", top_k, "0 to 2147483647"));
+        }
+        if !(top_p > 0.0 && top_p <= 1.0) {
+            return Err(invalid("top_p", top_p, "above 0, up to 1"));
+        }
+        if !(0.0..=1.0).contains(&min_p) {
+            return Err(invalid("min_p", min_p, "0 to 1"));
+        }
+        if let Logprobs::Top(count) = self.logprobs
+            && count > 1000
+        {
+            return Err(invalid("logprobs", count, "0 to 1000"));
+        }
+        if self.class > 7 {
+            return Err(invalid("priority", self.class, "class 0 to 7"));
+        }
+        Ok(())
+    }
+
+    fn check_ids(&self, bounds: &Bounds) -> Result<(), Error> {
+        let vocab = bounds.vocab;
+        if self.prompt.is_empty() {
+            return Err(Error::new(
+                Code::InvalidPrompt,
+                "tokens",
+                "the prompt has no tokens",
+            ));
+        }
+        if let Some(at) = self.prompt.iter().position(|&id| id >= vocab) {
+            return Err(Error::new(
+                Code::InvalidPrompt,
+                "tokens",
+                format!("prompt token {at} is outside the vocabulary of {vocab}"),
+            ));
+        }
+        if self.stop_tokens.len() > 64 {
+            let count = self.stop_tokens.len();
+            return Err(invalid("stop_tokens", count, "at most 64 ids"));
+        }
+        if let Some(id) = self.stop_tokens.iter().find(|id| **id >= vocab) {
+            return Err(Error::new(
+                Code::InvalidParam,
+                "stop_tokens",
+                format!("stop token \"{id}\" is outside the vocabulary of {vocab}"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// What fits the context and an engine with nobody else in it.
+    fn budget(&self, bounds: &Bounds) -> Result<Budget, Error> {
+        let Bounds {
+            max_context,
+            pool_tokens,
+            ..
+        } = *bounds;
+        let prompt = u32::try_from(self.prompt.len()).unwrap_or(u32::MAX);
+        if prompt >= max_context {
+            return Err(Error::new(
+                Code::ContextExceeded,
+                "tokens",
+                format!("{prompt} prompt tokens leave no room in the context of {max_context}"),
+            ));
+        }
+        if prompt >= pool_tokens {
+            return Err(Error::new(
+                Code::NeverFits,
+                "tokens",
+                format!("{prompt} prompt tokens leave no room in the memory of {pool_tokens}"),
+            ));
+        }
+        let wanted = self.max_tokens.unwrap_or(max_context - prompt);
+        if wanted > max_context - prompt {
+            return Err(Error::new(
+                Code::ContextExceeded,
+                "max_tokens",
+                format!(
+                    "max_tokens {wanted} exceeds the context of {max_context} less {prompt} prompt tokens"
+                ),
+            ));
+        }
+        let max_tokens = wanted.min(pool_tokens - prompt);
+        Ok(Budget {
+            max_tokens,
+            is_capped: max_tokens < wanted,
+        })
+    }
+}
+
+/// What requests are checked against.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) vocab: u32,
+    pub(crate) max_context: u32,
+    /// Positions that all blocks together hold.
+    pub(crate) pool_tokens: u32,
+}
+
+/// How many tokens a request may produce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Budget {
+    pub(crate) max_tokens: u32,
+    /// Less than was asked for, because no more fit the pools.
+    pub(crate) is_capped: bool,
+}
+
+fn invalid(param: &str, value: impl std::fmt::Display, wanted: &str) -> Error {
+    Error::new(
+        Code::InvalidParam,
+        param,
+        format!("{param} is \"{value}\", wanted {wanted}"),
+    )
 }
 
 /// Why a request ended.
@@ -198,4 +370,70 @@ pub enum Flow {
 pub trait Adapter: Send {
     /// Reads one event, appends what becomes of it.
     fn adapt(&mut self, event: Event, out: &mut Vec<Event>) -> Flow;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds {
+        vocab: 100,
+        max_context: 64,
+        pool_tokens: 48,
+    };
+
+    #[test]
+    fn every_field_is_checked_and_named() {
+        type Spoil = fn(&mut Request);
+        let spoiled: &[(&str, Code, Spoil)] = &[
+            ("temperature", Code::InvalidParam, |r| {
+                r.sampling.temperature = f32::NAN
+            }),
+            ("temperature", Code::InvalidParam, |r| {
+                r.sampling.temperature = -0.1
+            }),
+            ("temperature", Code::InvalidParam, |r| {
+                r.sampling.temperature = f32::INFINITY
+            }),
+            ("top_k", Code::InvalidParam, |r| r.sampling.top_k = 1 << 31),
+            ("top_p", Code::InvalidParam, |r| r.sampling.top_p = 0.0),
+            ("top_p", Code::InvalidParam, |r| r.sampling.top_p = f32::NAN),
+            ("min_p", Code::InvalidParam, |r| r.sampling.min_p = 1.1),
+            ("logprobs", Code::InvalidParam, |r| {
+                r.logprobs = Logprobs::Top(1001)
+            }),
+            ("priority", Code::InvalidParam, |r| r.class = 8),
+            ("tokens", Code::InvalidPrompt, |r| r.prompt.clear()),
+            ("tokens", Code::InvalidPrompt, |r| r.prompt[1] = 100),
+            ("tokens", Code::ContextExceeded, |r| r.prompt = vec![1; 64]),
+            ("tokens", Code::NeverFits, |r| r.prompt = vec![1; 48]),
+            ("stop_tokens", Code::InvalidParam, |r| {
+                r.stop_tokens = vec![100]
+            }),
+            ("stop_tokens", Code::InvalidParam, |r| {
+                r.stop_tokens = vec![1; 65]
+            }),
+            ("max_tokens", Code::ContextExceeded, |r| {
+                r.max_tokens = Some(62)
+            }),
+        ];
+        for (param, code, spoil) in spoiled {
+            let mut request = Request::new(vec![1, 2, 3]);
+            request.check(&BOUNDS).unwrap();
+            spoil(&mut request);
+            let error = request.check(&BOUNDS).unwrap_err();
+            assert_eq!((&error.param[..], error.code), (*param, *code), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_budget_is_the_context_and_capped_by_the_pools() {
+        let mut request = Request::new(vec![1; 10]);
+        let budget = |r: &Request| r.check(&BOUNDS).map(|b| (b.max_tokens, b.is_capped));
+        assert_eq!(budget(&request), Ok((38, true)));
+        request.max_tokens = Some(38);
+        assert_eq!(budget(&request), Ok((38, false)));
+        request.max_tokens = Some(0);
+        assert_eq!(budget(&request), Ok((0, false)));
+    }
 }

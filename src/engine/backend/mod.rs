@@ -9,6 +9,7 @@
 //! width, G compressed rows that become complete in the step.
 
 pub mod batch;
+pub mod canary;
 pub mod cpu;
 pub mod host;
 pub mod reference;

@@ -1,0 +1,366 @@
+//! A request inside the engine thread: its tokens, what it holds, and its clock.
+//!
+//! Plain data with the rules that concern one sequence only; `worker.rs` moves it between states.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::core::Submission;
+use super::delivery::{Cancel, Delivery, Detail, End};
+use super::error::{Code, Error};
+use super::kv::{BlockId, SlotId};
+use super::request::{Failure, FinishReason, First, Logprobs, Request, RequestId, Sampling, Usage};
+use super::scheduler::{Running, Waiting};
+
+/// Unread tokens where the request does not say.
+const UNREAD: u32 = 4096;
+/// Two steps of one token: less would pause a request whose reader is on time.
+const LEAST_UNREAD: u32 = 2;
+
+/// Where a sequence stands. What it holds is part of the state.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// Holds nothing.
+    Waiting { since: Instant, since_step: u64 },
+    /// Holds a slot, and the blocks in [`Sequence::blocks`].
+    Running { slot: SlotId },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) delivery: Arc<Delivery>,
+    pub(crate) sampling: Sampling,
+    pub(crate) seed: u64,
+    pub(crate) logprobs: Logprobs,
+    stop_tokens: Vec<u32>,
+    class: u8,
+    /// Prompt and output.
+    pub(crate) tokens: Vec<u32>,
+    prompt: u32,
+    max_tokens: u32,
+    is_capped: bool,
+    max_unread: u32,
+    /// Tokens whose rows have run with the blocks held now.
+    pub(crate) computed: u32,
+    /// Outside [`Place`] so that its memory is reused after a preemption.
+    pub(crate) blocks: Vec<BlockId>,
+    pub(crate) place: Place,
+    pub(crate) preemptions: u32,
+    ranks: Vec<u32>,
+    clock: Clock,
+    /// Its reader has no room, and since when.
+    pub(crate) paused_since: Option<Instant>,
+    /// Counts against `max_queued` until it runs for the first time.
+    pub(crate) holds_place: bool,
+}
+
+#[derive(Debug)]
+struct Clock {
+    submitted: Instant,
+    total: Option<Instant>,
+    queue: Option<Instant>,
+    first_token: Option<Instant>,
+    first_row_at: Option<Instant>,
+    first_token_at: Option<Instant>,
+}
+
+/// Why the output is complete.
+pub(crate) enum Complete {
+    /// This token stops it.
+    Stop(u32),
+    Length,
+}
+
+impl Sequence {
+    /// `eos` are the model's end tokens.
+    pub(crate) fn new(submission: Submission, eos: &[u32], now: Instant, step: u64) -> Self {
+        let Submission {
+            delivery,
+            request,
+            budget,
+            seed,
+            submitted,
+            deadline,
+        } = submission;
+        let Request {
+            prompt,
+            sampling,
+            mut stop_tokens,
+            ignore_eos,
+            logprobs,
+            class,
+            max_unread_tokens,
+            ..
+        } = request;
+        if !ignore_eos {
+            stop_tokens.extend_from_slice(eos);
+        }
+        // A time beyond the clock's range never comes.
+        let at = |d: Option<Duration>| d.and_then(|d| submitted.checked_add(d));
+        let own = at(request.deadline);
+        Self {
+            clock: Clock {
+                submitted,
+                total: earliest([own, deadline]),
+                queue: at(request.deadline_queue),
+                first_token: at(request.deadline_first_token),
+                first_row_at: None,
+                first_token_at: None,
+            },
+            max_unread: match max_unread_tokens {
+                0 => UNREAD,
+                n => n.max(LEAST_UNREAD),
+            },
+            prompt: prompt.len() as u32,
+            max_tokens: budget.max_tokens,
+            is_capped: budget.is_capped,
+            tokens: prompt,
+            delivery,
+            sampling,
+            seed,
+            logprobs,
+            stop_tokens,
+            class,
+            computed: 0,
+            blocks: Vec::new(),
+            place: Place::Waiting {
+                since: now,
+                since_step: step,
+            },
+            preemptions: 0,
+            ranks: Vec::new(),
+            paused_since: None,
+            holds_place: true,
+        }
+    }
+
+    pub(crate) fn id(&self) -> RequestId {
+        self.delivery.id
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    fn produced(&self) -> u32 {
+        self.len() - self.prompt
+    }
+
+    /// Only fills the cache.
+    pub(crate) fn is_prefill_only(&self) -> bool {
+        self.max_tokens == 0
+    }
+
+    /// Whether all rows but that of a sampled token have run.
+    pub(crate) fn is_decoding(&self) -> bool {
+        self.computed + 1 == self.len() && self.computed >= self.prompt
+    }
+
+    /// Looks whether its reader has room for one more token; arranges to be told when it has not.
+    pub(crate) fn look_at_reader(&mut self, now: Instant) -> PauseChange {
+        let has_room = |s: &Self| s.is_prefill_only() || s.delivery.unread() < s.max_unread;
+        let mut may_go_on = has_room(self);
+        if !may_go_on && self.paused_since.is_none() {
+            self.delivery.set_paused(true);
+            // Who read before the flag was up told nobody.
+            may_go_on = has_room(self);
+            if !may_go_on {
+                self.paused_since = Some(now);
+                return PauseChange::Paused;
+            }
+        }
+        if may_go_on {
+            self.delivery.set_paused(false);
+            self.paused_since = None;
+        }
+        PauseChange::None
+    }
+
+    pub(crate) fn as_running(&self) -> Running {
+        Running {
+            class: self.class,
+            arrival: self.id().0,
+            length: self.len(),
+            computed: self.computed,
+            blocks: self.blocks.len() as u32,
+            is_paused: self.paused_since.is_some(),
+            preemptions: self.preemptions,
+        }
+    }
+
+    pub(crate) fn as_waiting(&self, is_starved: bool) -> Waiting {
+        Waiting {
+            class: self.class,
+            arrival: self.id().0,
+            length: self.len(),
+            is_starved,
+            is_paused: self.paused_since.is_some(),
+            was_preempted: self.preemptions > 0,
+        }
+    }
+
+    /// Its rows are about to run.
+    pub(crate) fn note_launch(&mut self, now: Instant) {
+        self.clock.first_row_at.get_or_insert(now);
+    }
+
+    /// The next expected end by the clock, and what it would be called.
+    pub(crate) fn due(&self, stall_timeout: Option<Duration>) -> Option<(Instant, Code)> {
+        let clock = &self.clock;
+        let queue = clock.queue.filter(|_| clock.first_row_at.is_none());
+        let first = clock.first_token.filter(|_| clock.first_token_at.is_none());
+        let stall = self
+            .paused_since
+            .zip(stall_timeout)
+            .and_then(|(since, time)| since.checked_add(time));
+        [
+            (clock.total, Code::DeadlineTotal),
+            (queue, Code::DeadlineQueue),
+            (first, Code::DeadlineFirstToken),
+            (stall, Code::ConsumerStalled),
+        ]
+        .into_iter()
+        .filter_map(|(at, code)| at.map(|at| (at, code)))
+        .min_by_key(|(at, _)| *at)
+    }
+
+    /// Takes a sampled token; answers what the queue needs with the first one.
+    pub(crate) fn accept(&mut self, token: u32, now: Instant) -> Option<First> {
+        self.tokens.push(token);
+        if self.clock.first_token_at.is_some() {
+            return None;
+        }
+        self.clock.first_token_at = Some(now);
+        Some(First {
+            usage: Usage {
+                completion_tokens: 0,
+                ..self.usage(now)
+            },
+            seed: self.seed,
+        })
+    }
+
+    pub(crate) fn note_rank(&mut self, rank: u32) {
+        self.ranks.push(rank);
+    }
+
+    /// Whether the newest token was the last.
+    pub(crate) fn completion(&self) -> Option<Complete> {
+        if self.is_prefill_only() {
+            return Some(Complete::Length);
+        }
+        let last = *self.tokens.last()?;
+        if self.produced() > 0 && self.stop_tokens.contains(&last) {
+            return Some(Complete::Stop(last));
+        }
+        (self.produced() >= self.max_tokens).then_some(Complete::Length)
+    }
+
+    pub(crate) fn usage(&self, now: Instant) -> Usage {
+        let clock = &self.clock;
+        let span = |from: Option<Instant>, to: Option<Instant>| {
+            from.map_or(0, |from| {
+                to.unwrap_or(now)
+                    .saturating_duration_since(from)
+                    .as_micros() as u64
+            })
+        };
+        Usage {
+            prompt_tokens: self.prompt,
+            completion_tokens: self.produced(),
+            queued_us: span(Some(clock.submitted), clock.first_row_at),
+            prefill_us: span(clock.first_row_at, clock.first_token_at),
+            decode_us: span(clock.first_token_at, None),
+            ..Usage::default()
+        }
+    }
+
+    fn end(&self, now: Instant, finish: FinishReason, reason: &'static str) -> End {
+        End {
+            finish,
+            failure: None,
+            usage: self.usage(now),
+            detail: Detail {
+                seed: Some(self.seed),
+                reason,
+                code: None,
+                stop: None,
+                max_tokens: self.is_capped.then_some(self.max_tokens),
+                preemptions: self.preemptions,
+                ranks: (self.logprobs != Logprobs::Off).then(|| self.ranks.clone()),
+            },
+        }
+    }
+
+    /// The end by itself.
+    pub(crate) fn end_complete(&self, now: Instant, why: &Complete) -> End {
+        match why {
+            Complete::Stop(token) => {
+                let mut end = self.end(now, FinishReason::Stop, "stop");
+                end.detail.stop = Some(*token);
+                end
+            }
+            Complete::Length => self.end(now, FinishReason::Length, "length"),
+        }
+    }
+
+    /// The end by an error of the engine, or by a wish or a clock.
+    pub(crate) fn end_by(&self, now: Instant, error: Error) -> End {
+        let (finish, reason) = manner(error.code);
+        let mut end = self.end(now, finish, reason);
+        end.detail.code = Some(error.code);
+        end.failure = Some(Failure::Engine(error));
+        end
+    }
+
+    /// The end by somebody's wish.
+    pub(crate) fn end_cancelled(&self, now: Instant, why: Cancel) -> End {
+        match why {
+            Cancel::Stop => self.end(now, FinishReason::Stop, "stop"),
+            Cancel::Host | Cancel::Abandon => self.end_by(now, cancelled()),
+        }
+    }
+}
+
+/// Whether a look at the reader changed something that is counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PauseChange {
+    None,
+    Paused,
+}
+
+/// The finish and the reason that go with a code.
+pub(crate) fn manner(code: Code) -> (FinishReason, &'static str) {
+    match code {
+        Code::Cancelled => (FinishReason::Cancelled, "cancelled"),
+        Code::Shutdown => (FinishReason::Cancelled, "shutdown"),
+        Code::DeadlineQueue | Code::DeadlineFirstToken | Code::DeadlineTotal => {
+            (FinishReason::Cancelled, "deadline")
+        }
+        Code::ConsumerStalled => (FinishReason::Cancelled, "consumer_stalled"),
+        _ => (FinishReason::Error, "error"),
+    }
+}
+
+pub(crate) fn cancelled() -> Error {
+    Error::new(Code::Cancelled, "", "the request was cancelled")
+}
+
+/// What a deadline says.
+pub(crate) fn expired(code: Code) -> Error {
+    let message = match code {
+        Code::DeadlineQueue => "the deadline for starting passed",
+        Code::DeadlineFirstToken => "the deadline for the first token passed",
+        Code::ConsumerStalled => "nobody read the output for too long",
+        _ => "the deadline of the request passed",
+    };
+    Error::new(code, "", message)
+}
+
+/// The earlier of those that are set.
+pub(crate) fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Option<Instant> {
+    times.into_iter().flatten().min()
+}

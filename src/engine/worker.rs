@@ -1,0 +1,657 @@
+//! The engine thread: commands in, plans carried out, tokens out.
+//!
+//! It alone owns the sequences, the pools and the model. One turn of [`Worker::run`] reads the ring, ends what is
+//! over, asks the scheduler for a plan, runs the model over all its rows, samples and delivers. Cost beside the
+//! model: a few microseconds a sequence; memory is reused from step to step.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use super::core::{Command, Core, shutting_down};
+use super::delivery::{Cancel, Delivery, End};
+use super::error::{Code, Error};
+use super::kv::{Blocks, SlotId, Slots};
+use super::metrics::count;
+use super::model::{LogitRows, Model, StepSequence};
+use super::queue::{NewToken, Shared};
+use super::request::{Failure, FinishReason, Logprobs, RequestId, Usage};
+use super::sampling::logprobs::{LogSumExp, rank};
+use super::sampling::{Noise, Purpose, Sampler};
+use super::scheduler::{Plan, Running, Scheduler, Source, View, Waiting};
+use super::sequence::{PauseChange, Place, Sequence, cancelled, earliest, expired, manner};
+
+/// Index in [`Worker::sequences`].
+type Key = usize;
+
+/// A request that is still being made.
+struct Preparing {
+    delivery: Arc<Delivery>,
+    deadline: Option<Instant>,
+}
+
+/// See the module.
+pub(crate) struct Worker {
+    core: Arc<Core>,
+    model: Box<dyn Model>,
+    eos: Vec<u32>,
+    vocab: usize,
+    blocks: Blocks,
+    slots: Slots,
+    scheduler: Scheduler,
+    sampler: Sampler,
+    sequences: Vec<Option<Box<Sequence>>>,
+    vacant: Vec<Key>,
+    keys: HashMap<RequestId, Key>,
+    running: Vec<Key>,
+    waiting: Vec<Key>,
+    preparing: BTreeMap<RequestId, Preparing>,
+    /// Queues with events that were not announced.
+    unannounced: Vec<Arc<Shared>>,
+    /// No deadline passes before it.
+    next_due: Option<Instant>,
+    step: u64,
+    drain: Option<Option<Instant>>,
+    scratch: Scratch,
+}
+
+/// Memory that is reused.
+#[derive(Default)]
+struct Scratch {
+    commands: VecDeque<Command>,
+    cancels: Vec<(RequestId, Cancel)>,
+    running: Vec<Running>,
+    waiting: Vec<Waiting>,
+    plan: Plan,
+    /// Who has rows in this step: key, rows, whether they end with logits.
+    rows: Vec<(Key, u32, bool)>,
+    cleared: Vec<SlotId>,
+    steps: Vec<StepSequence<'static>>,
+    logits: Vec<f32>,
+    top: Vec<(u32, f32)>,
+}
+
+impl Worker {
+    pub(crate) fn new(core: Arc<Core>, model: Box<dyn Model>) -> Self {
+        let limits = model.limits();
+        let worker = Self {
+            eos: limits.eos.clone(),
+            vocab: limits.vocab as usize,
+            blocks: Blocks::new(limits.blocks),
+            slots: Slots::new(limits.slots),
+            scheduler: Scheduler::new(core.config.scheduler),
+            sampler: Sampler::new(),
+            sequences: Vec::new(),
+            vacant: Vec::new(),
+            keys: HashMap::new(),
+            running: Vec::new(),
+            waiting: Vec::new(),
+            preparing: BTreeMap::new(),
+            unannounced: Vec::new(),
+            next_due: None,
+            step: 0,
+            drain: None,
+            scratch: Scratch::default(),
+            core,
+            model,
+        };
+        let total = worker.blocks.total();
+        worker.core.counters.kv_blocks_total.store(total, Relaxed);
+        worker
+    }
+
+    /// The life of the thread: nothing leaves it but through the core and the queues.
+    pub(crate) fn live(mut self) {
+        let core = self.core.clone();
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.run()));
+        if outcome.is_err() {
+            core.fail(panicked("the engine thread"));
+        }
+        core.close_inbox();
+        if let Some(error) = core.failure() {
+            // Its own records may be what is broken: a second panic only loses the counts of the ends.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.end_all_failed(error)));
+            core.end_everyone(error, FinishReason::Error, "engine_failed");
+        } else {
+            core.end_everyone(&shutting_down(), FinishReason::Cancelled, "shutdown");
+        }
+        // A model that panicked may do so again on drop.
+        let _ = catch_unwind(AssertUnwindSafe(|| drop(self)));
+        core.mark_exited();
+    }
+
+    fn run(&mut self) {
+        loop {
+            let now = Instant::now();
+            self.drain_commands(now);
+            self.expire(now);
+            if self.is_over(now) {
+                self.announce();
+                return;
+            }
+            self.look_around(now);
+            self.plan();
+            self.announce();
+            if self.scratch.plan.rows.is_empty() {
+                if self.is_stuck() {
+                    let error = "the scheduler found no work although there is some";
+                    self.core.fail(Error::new(Code::Internal, "", error));
+                    return;
+                }
+                self.core.wait(self.earliest_due(), self.drain);
+                continue;
+            }
+            if let Err(error) = self.carry_out() {
+                self.core.fail(error);
+                return;
+            }
+            if self.core.has_failed() {
+                // The watchdog has ended everybody meanwhile.
+                return;
+            }
+            self.announce();
+        }
+    }
+
+    // Commands and clocks.
+
+    fn drain_commands(&mut self, now: Instant) {
+        let mut commands = std::mem::take(&mut self.scratch.commands);
+        let mut cancels = std::mem::take(&mut self.scratch.cancels);
+        self.drain = self.core.drain_inbox(&mut commands, &mut cancels);
+        for command in commands.drain(..) {
+            match command {
+                Command::Submit(submission) => {
+                    let id = submission.delivery.id;
+                    if self.preparing.remove(&id).is_none() && self.core.find(id).is_none() {
+                        // Deferred, and over before it was made.
+                        continue;
+                    }
+                    let cancel = submission.delivery.cancel_wish();
+                    let sequence = Sequence::new(*submission, &self.eos, now, self.step);
+                    let key = self.insert(sequence);
+                    if let Some(why) = cancel {
+                        // Asked for before the thread knew of it.
+                        self.cancel(key, why, now);
+                    }
+                }
+                Command::Defer { delivery, deadline } => {
+                    self.next_due = earliest([self.next_due, deadline]);
+                    let (id, wish) = (delivery.id, delivery.cancel_wish());
+                    self.preparing.insert(id, Preparing { delivery, deadline });
+                    if wish.is_some() {
+                        self.end_preparing(id, Failure::Engine(cancelled()));
+                    }
+                }
+                Command::Refuse(id, failure) => self.end_preparing(id, failure),
+            }
+        }
+        for (id, why) in cancels.drain(..) {
+            if let Some(&key) = self.keys.get(&id) {
+                self.cancel(key, why, now);
+            } else {
+                self.end_preparing(id, Failure::Engine(cancelled()));
+            }
+        }
+        self.scratch.commands = commands;
+        self.scratch.cancels = cancels;
+    }
+
+    fn insert(&mut self, sequence: Sequence) -> Key {
+        let stall = self.core.config.stall_timeout;
+        self.next_due = earliest([self.next_due, sequence.due(stall).map(|d| d.0)]);
+        let key = self.vacant.pop().unwrap_or_else(|| {
+            self.sequences.push(None);
+            self.sequences.len() - 1
+        });
+        self.keys.insert(sequence.id(), key);
+        self.waiting.push(key);
+        self.sequences[key] = Some(Box::new(sequence));
+        key
+    }
+
+    fn cancel(&mut self, key: Key, why: Cancel, now: Instant) {
+        let end = self.sequence(key).end_cancelled(now, why);
+        self.end(key, end);
+    }
+
+    fn end_preparing(&mut self, id: RequestId, failure: Failure) {
+        let Some(Preparing { delivery, .. }) = self.preparing.remove(&id) else {
+            return;
+        };
+        let (finish, reason) = match &failure {
+            Failure::Engine(error) => manner(error.code),
+            Failure::Prepare(_) => (FinishReason::Error, "error"),
+        };
+        let code = match &failure {
+            Failure::Engine(error) => Some(error.code),
+            Failure::Prepare(_) => None,
+        };
+        let mut end = End {
+            finish,
+            failure: Some(failure),
+            usage: Usage::default(),
+            detail: super::delivery::Detail::default(),
+        };
+        end.detail.reason = reason;
+        end.detail.code = code;
+        self.core.give_place();
+        self.core.end(&delivery, end);
+        self.touch(&delivery.queue);
+    }
+
+    fn expire(&mut self, now: Instant) {
+        if self.next_due.is_none_or(|due| due > now) {
+            return;
+        }
+        self.next_due = None;
+        let stall = self.core.config.stall_timeout;
+        for key in 0..self.sequences.len() {
+            let Some(sequence) = &self.sequences[key] else {
+                continue;
+            };
+            match sequence.due(stall) {
+                Some((at, code)) if at <= now => {
+                    let end = sequence.end_by(now, expired(code));
+                    self.end(key, end);
+                }
+                Some((at, _)) => self.next_due = earliest([self.next_due, Some(at)]),
+                None => {}
+            }
+        }
+        let late: Vec<_> = self
+            .preparing
+            .iter()
+            .filter(|(_, p)| p.deadline.is_some_and(|at| at <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            self.end_preparing(id, Failure::Engine(expired(Code::DeadlineTotal)));
+        }
+        for preparing in self.preparing.values() {
+            self.next_due = earliest([self.next_due, preparing.deadline]);
+        }
+    }
+
+    fn earliest_due(&self) -> Option<Instant> {
+        earliest([self.next_due, self.drain.flatten()])
+    }
+
+    /// Whether shutdown was asked for and nothing is left to wait for; ends what is left when its time is up.
+    fn is_over(&mut self, now: Instant) -> bool {
+        let Some(until) = self.drain else {
+            return false;
+        };
+        if until.is_some_and(|until| until <= now) {
+            for key in 0..self.sequences.len() {
+                if let Some(sequence) = &self.sequences[key] {
+                    let end = sequence.end_by(now, shutting_down());
+                    self.end(key, end);
+                }
+            }
+            while let Some((&id, _)) = self.preparing.first_key_value() {
+                self.end_preparing(id, Failure::Engine(shutting_down()));
+            }
+        }
+        self.keys.is_empty() && self.preparing.is_empty()
+    }
+
+    // Planning.
+
+    /// Looks at the readers and makes the scheduler's view.
+    fn look_around(&mut self, now: Instant) {
+        let config = &self.core.config;
+        self.scratch.running.clear();
+        self.scratch.waiting.clear();
+        let mut paused = 0;
+        for &key in self.running.iter().chain(&self.waiting) {
+            let Some(sequence) = self.sequences[key].as_deref_mut() else {
+                continue;
+            };
+            if sequence.look_at_reader(now) == PauseChange::Paused {
+                count(&self.core.counters.paused_for_reader);
+                let due = sequence.due(config.stall_timeout).map(|d| d.0);
+                self.next_due = earliest([self.next_due, due]);
+            }
+            paused += u32::from(sequence.paused_since.is_some());
+            match sequence.place {
+                Place::Running { .. } => self.scratch.running.push(sequence.as_running()),
+                Place::Waiting { since, since_step } => {
+                    let is_starved = self.step - since_step >= config.age_steps
+                        || now.saturating_duration_since(since) >= config.age;
+                    self.scratch.waiting.push(sequence.as_waiting(is_starved));
+                }
+            }
+        }
+        self.core.counters.paused.store(paused, Relaxed);
+    }
+
+    fn plan(&mut self) {
+        let view = View {
+            running: &self.scratch.running,
+            waiting: &self.scratch.waiting,
+            free_blocks: self.blocks.free(),
+            free_slots: self.slots.free(),
+        };
+        self.scheduler.plan(view, &mut self.scratch.plan);
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.scratch.running.iter().any(|r| !r.is_paused)
+            || self.scratch.waiting.iter().any(|w| !w.is_paused)
+    }
+
+    fn publish(&self) {
+        let counters = &self.core.counters;
+        let running = self.running.len() as u32;
+        let waiting = (self.waiting.len() + self.preparing.len()) as u32;
+        counters.running.store(running, Relaxed);
+        counters.waiting.store(waiting, Relaxed);
+        counters.kv_blocks_used.store(self.blocks.used(), Relaxed);
+    }
+
+    // Carrying out.
+
+    fn carry_out(&mut self) -> Result<(), Error> {
+        let now = Instant::now();
+        let plan = std::mem::take(&mut self.scratch.plan);
+        let done = self
+            .make_room(&plan, now)
+            .and_then(|()| self.forward())
+            .and_then(|()| self.settle());
+        self.scratch.plan = plan;
+        self.step += 1;
+        done
+    }
+
+    /// Moves slots and blocks as planned, and lists the rows.
+    fn make_room(&mut self, plan: &Plan, now: Instant) -> Result<(), Error> {
+        self.scratch.cleared.clear();
+        self.scratch.rows.clear();
+        // The plan's indices are those of the lists as they are now; they change below.
+        let row_keys = plan.rows.iter().map(|rows| match rows.source {
+            Source::Running(at) => self.running[at],
+            Source::Admitted(at) => self.waiting[plan.admit[at]],
+        });
+        let rows = row_keys
+            .zip(&plan.rows)
+            .map(|(key, r)| (key, r.count, false));
+        self.scratch.rows.extend(rows);
+        let victims: Vec<Key> = plan.preempt.iter().map(|&at| self.running[at]).collect();
+        let newcomers: Vec<Key> = plan.admit.iter().map(|&at| self.waiting[at]).collect();
+        for key in victims {
+            self.preempt(key, now);
+        }
+        for key in newcomers {
+            self.admit(key)?;
+        }
+        for (at, rows) in plan.rows.iter().enumerate() {
+            let (key, count, _) = self.scratch.rows[at];
+            let sequence = live(&mut self.sequences, key);
+            if !self.blocks.take(rows.new_blocks, &mut sequence.blocks) {
+                return Err(Error::new(
+                    Code::Internal,
+                    "",
+                    "the plan needs more blocks than there are",
+                ));
+            }
+            sequence.note_launch(now);
+            let ends = sequence.computed + count == sequence.len();
+            self.scratch.rows[at].2 = ends && !sequence.is_prefill_only();
+        }
+        Ok(())
+    }
+
+    fn preempt(&mut self, key: Key, now: Instant) {
+        self.release(key);
+        self.running.retain(|&k| k != key);
+        self.waiting.push(key);
+        let step = self.step;
+        let sequence = live(&mut self.sequences, key);
+        sequence.computed = 0;
+        sequence.preemptions += 1;
+        sequence.place = Place::Waiting {
+            since: now,
+            since_step: step,
+        };
+        count(&self.core.counters.preemptions);
+    }
+
+    fn admit(&mut self, key: Key) -> Result<(), Error> {
+        let slot = self.slots.take().ok_or_else(|| {
+            Error::new(
+                Code::Internal,
+                "",
+                "the plan needs more slots than there are",
+            )
+        })?;
+        self.scratch.cleared.push(slot);
+        self.waiting.retain(|&k| k != key);
+        self.running.push(key);
+        let sequence = live(&mut self.sequences, key);
+        sequence.place = Place::Running { slot };
+        if std::mem::take(&mut sequence.holds_place) {
+            self.core.give_place();
+        }
+        Ok(())
+    }
+
+    /// The one way by which slots and blocks come back.
+    fn release(&mut self, key: Key) {
+        let sequence = live(&mut self.sequences, key);
+        self.blocks.give(&mut sequence.blocks);
+        if let Place::Running { slot } = sequence.place {
+            self.slots.give(slot);
+        }
+    }
+
+    fn forward(&mut self) -> Result<(), Error> {
+        let Scratch {
+            rows,
+            cleared,
+            steps,
+            logits,
+            ..
+        } = &mut self.scratch;
+        // No borrow outlives the step; an empty list changes its lifetime and keeps its memory.
+        let mut list = recycle(std::mem::take(steps));
+        for &(key, count, ends) in rows.iter() {
+            let Some(sequence) = self.sequences[key].as_deref() else {
+                continue;
+            };
+            let Place::Running { slot } = sequence.place else {
+                continue;
+            };
+            let (before, rest) = sequence.tokens.split_at(sequence.computed as usize);
+            list.push(StepSequence {
+                slot,
+                blocks: &sequence.blocks,
+                position: sequence.computed,
+                tokens: &rest[..count as usize],
+                history: before,
+                image: &[],
+                logits: if ends {
+                    LogitRows::Last
+                } else {
+                    LogitRows::None
+                },
+            });
+        }
+        self.core.mark_step(true);
+        let model = &mut self.model;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            for slot in cleared.iter() {
+                model.clear_slot(*slot);
+            }
+            model.forward(&list, logits)
+        }));
+        self.core.mark_step(false);
+        *steps = recycle(list);
+        count(&self.core.counters.steps);
+        outcome.unwrap_or_else(|_| Err(panicked("the model")))?;
+        let wanted = rows.iter().filter(|(_, _, ends)| *ends).count() * self.vocab;
+        if logits.len() != wanted {
+            let got = logits.len();
+            return Err(Error::new(
+                Code::Internal,
+                "",
+                format!("the model made {got} logits, {wanted} were wanted"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Turns the logits of the step into tokens and ends.
+    fn settle(&mut self) -> Result<(), Error> {
+        if self.core.has_failed() {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let rows = std::mem::take(&mut self.scratch.rows);
+        let logits = std::mem::take(&mut self.scratch.logits);
+        let mut wanted = logits.chunks_exact(self.vocab);
+        for &(key, row_count, ends) in &rows {
+            let sequence = live(&mut self.sequences, key);
+            let counter = if sequence.is_decoding() {
+                &self.core.counters.tokens_decoded
+            } else {
+                &self.core.counters.tokens_prefilled
+            };
+            counter.fetch_add(row_count.into(), Relaxed);
+            sequence.computed += row_count;
+            if ends {
+                let row = wanted.next().unwrap_or_default();
+                self.sample(key, row, now);
+            } else if sequence.computed == sequence.len() {
+                self.complete(key, now);
+            }
+        }
+        self.scratch.rows = rows;
+        self.scratch.logits = logits;
+        Ok(())
+    }
+
+    fn sample(&mut self, key: Key, row: &[f32], now: Instant) {
+        let sequence = live(&mut self.sequences, key);
+        let position = sequence.len();
+        let noise = Noise::new(sequence.seed, position, 0, Purpose::Target);
+        let token = match self.sampler.choose(row, &sequence.sampling, noise) {
+            Ok(token) => token,
+            Err(fault) => {
+                let message = format!("the logits of position {position} cannot be sampled");
+                let end = sequence.end_by(now, Error::new(fault.code(), "", message));
+                self.end(key, end);
+                return;
+            }
+        };
+        let top = &mut self.scratch.top;
+        top.clear();
+        let mut logprob = None;
+        if sequence.logprobs != Logprobs::Off {
+            let sum = LogSumExp::of(row);
+            logprob = Some(sum.logprob(row[token as usize]));
+            sequence.note_rank(rank(row, token));
+            if let Logprobs::Top(count) = sequence.logprobs {
+                self.sampler.top(row, &sum, count as usize, top);
+            }
+        }
+        let first = sequence.accept(token, now);
+        let delivery = sequence.delivery.clone();
+        delivery.queue.push_token(
+            &delivery,
+            &NewToken {
+                token,
+                logprob,
+                top,
+                first,
+            },
+        );
+        self.touch(&delivery.queue);
+        self.complete(key, now);
+    }
+
+    /// Ends a sequence whose output is complete.
+    fn complete(&mut self, key: Key, now: Instant) {
+        let sequence = self.sequence(key);
+        if let Some(why) = sequence.completion() {
+            let end = sequence.end_complete(now, &why);
+            self.end(key, end);
+        }
+    }
+
+    // Ends.
+
+    /// Gives back everything a sequence holds and delivers its end.
+    fn end(&mut self, key: Key, end: End) {
+        self.release(key);
+        self.running.retain(|&k| k != key);
+        self.waiting.retain(|&k| k != key);
+        let Some(sequence) = self.sequences[key].take() else {
+            return;
+        };
+        self.vacant.push(key);
+        self.keys.remove(&sequence.id());
+        if sequence.holds_place {
+            self.core.give_place();
+        }
+        self.core.end(&sequence.delivery, end);
+        self.touch(&sequence.delivery.queue);
+    }
+
+    /// With the counts that each has; the rest is done without this thread's records.
+    fn end_all_failed(&mut self, error: &Error) {
+        let now = Instant::now();
+        for sequence in self.sequences.iter().flatten() {
+            let mut end = sequence.end_by(now, error.clone());
+            end.finish = FinishReason::Error;
+            end.detail.reason = "engine_failed";
+            self.core.end(&sequence.delivery, end);
+            sequence.delivery.queue.flush();
+        }
+        self.announce();
+    }
+
+    /// Remembers a queue for [`Self::announce`].
+    fn touch(&mut self, queue: &Arc<Shared>) {
+        if !self.unannounced.iter().any(|q| Arc::ptr_eq(q, queue)) {
+            self.unannounced.push(queue.clone());
+        }
+    }
+
+    /// One wake a queue and step; counters first, so that who sees an end sees them without it.
+    fn announce(&mut self) {
+        self.publish();
+        for queue in self.unannounced.drain(..) {
+            queue.flush();
+        }
+    }
+
+    fn sequence(&self, key: Key) -> &Sequence {
+        self.sequences[key]
+            .as_deref()
+            .expect("keys in the lists have a sequence")
+    }
+}
+
+/// Keys in the lists always have a sequence; a mistake here ends the engine, not the process.
+fn live(sequences: &mut [Option<Box<Sequence>>], key: Key) -> &mut Sequence {
+    sequences[key]
+        .as_deref_mut()
+        .expect("keys in the lists have a sequence")
+}
+
+/// An empty list for other lifetimes in the same memory.
+fn recycle<'b>(mut list: Vec<StepSequence<'_>>) -> Vec<StepSequence<'b>> {
+    list.clear();
+    list.into_iter()
+        .map(|_| unreachable!("the list is empty"))
+        .collect()
+}
+
+fn panicked(who: &str) -> Error {
+    Error::new(Code::WorkerPanic, "", format!("{who} panicked"))
+}

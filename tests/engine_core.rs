@@ -1,0 +1,16 @@
+//! The engine over the canary model: every request ends once, with the tokens it has alone, whatever happens
+//! around it.
+
+#[path = "engine_core/host.rs"]
+mod host;
+
+#[path = "engine_core/ends.rs"]
+mod ends;
+#[path = "engine_core/faults.rs"]
+mod faults;
+#[path = "engine_core/readers.rs"]
+mod readers;
+#[path = "engine_core/scenarios.rs"]
+mod scenarios;
+#[path = "engine_core/tokens.rs"]
+mod tokens;
