@@ -192,31 +192,16 @@ typedef uint64_t fathom_request_id;
 
 /* ---- Library: version, devices, log, bytes, errors ---- */
 
-/* Level of a log record: something failed. */
-#define FATHOM_LOG_ERROR 1
-
-/* Something is not as it should be. */
-#define FATHOM_LOG_WARN 2
-
-/* Rare and interesting. */
-#define FATHOM_LOG_INFO 3
-
-/* For those who look for a fault. */
-#define FATHOM_LOG_DEBUG 4
-
-/* Everything; the only level at which prompts and generated text appear. */
-#define FATHOM_LOG_TRACE 5
-
-/* Takes one log record. Runs on any thread, at the same time on several; must not call fathom, nor throw. */
+/*
+ * Takes one log record. `level`: 1 error, 2 warn, 3 info, 4 debug, 5 trace; prompts and generated text appear at
+ * trace only. Runs on any thread, at the same time on several; must not call fathom, nor throw.
+ */
 typedef void (*fathom_log_fn)(void *user_data,
                               int32_t level,
                               const char *target,
                               size_t target_len,
                               const char *message,
                               size_t message_len);
-
-/* Ends the life of user data; runs once, must not call fathom, nor throw. */
-typedef void (*fathom_drop_fn)(void *user_data);
 
 /* The library's version, "0.1.0". Static; never freed. Never blocks, any thread. */
 FATHOM_API const char *fathom_version(void);
@@ -244,7 +229,7 @@ FATHOM_API const char *fathom_build_info(void);
 FATHOM_API FATHOM_NODISCARD fathom_status fathom_devices(fathom_buf **out_json, fathom_error **err);
 
 /*
- * Sends log records up to `max_level` (FATHOM_LOG_*; 0 = none) to `fn`; NULL ends it. Off until called.
+ * Sends log records up to `max_level` (0 = none) to `fn`; NULL ends it. Off until called.
  * Waits until the previous callback is not running, then calls its `drop`. When this call fails, `drop` is
  * not called. Any thread. Statuses: FATHOM_ERR_INVALID_ARGUMENT for an unknown level, FATHOM_ERR_STATE from
  * inside a callback.
@@ -253,7 +238,7 @@ FATHOM_API
 fathom_status fathom_set_log(int32_t max_level,
                              fathom_log_fn fn,
                              void *user_data,
-                             fathom_drop_fn drop);
+                             void (*drop)(void *user_data));
 
 /*
  * The bytes, of which there are `*len`; a NUL stands behind the last. They live as long as `b`. `len` may
@@ -561,6 +546,9 @@ typedef struct fathom_queue_options {
   uint32_t wake_interval_us;
 } fathom_queue_options;
 
+/* `intptr_t` of C, under a name that cbindgen.toml renders so. */
+typedef ptrdiff_t intptr_t;
+
 /*
  * Called when a queue goes from empty to not empty. Runs on an engine thread; must only signal: not block, not
  * call fathom, nor throw.
@@ -639,7 +627,7 @@ fathom_status fathom_queue_new(const struct fathom_queue_options *o,
  * A descriptor (a HANDLE on Windows) that is readable exactly while something waits, for epoll and its kin.
  * It is the queue's: never read or close it. Never blocks, any thread.
  */
-FATHOM_API fathom_status fathom_queue_fd(fathom_queue *q, ptrdiff_t *out);
+FATHOM_API fathom_status fathom_queue_fd(fathom_queue *q, intptr_t *out);
 
 /*
  * Calls `fn` each time the queue goes from empty to not empty; NULL ends it. Waits until the previous callback
@@ -650,7 +638,7 @@ FATHOM_API
 fathom_status fathom_queue_on_ready(fathom_queue *q,
                                     fathom_wake_fn fn,
                                     void *user_data,
-                                    fathom_drop_fn drop);
+                                    void (*drop)(void *user_data));
 
 /*
  * Takes everything that is ready into `b`; waits up to `timeout_ms` for something (0 = not at all, -1 = without
@@ -1045,14 +1033,6 @@ typedef struct fathom_image_source {
   fathom_str file_id;
 } fathom_image_source;
 
-/* Judges one address before it is connected to; nonzero refuses. Must not call fathom, nor throw. */
-typedef int32_t (*fathom_decide_fn)(void *user_data,
-                                    const char *host,
-                                    size_t host_len,
-                                    const uint8_t *address,
-                                    size_t address_len,
-                                    uint16_t port);
-
 /* What the built-in fetcher may do. Zero it, set struct_size. */
 typedef struct fathom_fetch_policy {
   /* Set by the caller. */
@@ -1065,8 +1045,13 @@ typedef struct fathom_fetch_policy {
   uint64_t timeout_ms;
   /* Absent = any public host. */
   fathom_str allow_hosts_json;
-  /* May be NULL. */
-  fathom_decide_fn decide;
+  /* Judges an address before it is connected to; nonzero refuses. May be NULL; must not call fathom, nor throw. */
+  int32_t (*decide)(void *user_data,
+                    const char *host,
+                    size_t host_len,
+                    const uint8_t *address,
+                    size_t address_len,
+                    uint16_t port);
   /* For `decide`. */
   void *decide_data;
 } fathom_fetch_policy;

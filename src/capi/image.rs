@@ -1,6 +1,6 @@
 //! Images of a prepared request. This build checks its arguments and resolves none.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use super::boundary::{Out, guarded};
 use super::error::Failed;
@@ -46,18 +46,6 @@ unsafe impl Versioned for fathom_image_source {
     }
 }
 
-/// Judges one address before it is connected to; nonzero refuses. Must not call fathom, nor throw.
-pub type fathom_decide_fn = Option<
-    unsafe extern "C" fn(
-        user_data: *mut c_void,
-        host: *const std::ffi::c_char,
-        host_len: usize,
-        address: *const u8,
-        address_len: usize,
-        port: u16,
-    ) -> i32,
->;
-
 /// What the built-in fetcher may do. Zero it, set struct_size.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +60,17 @@ pub struct fathom_fetch_policy {
     pub timeout_ms: u64,
     /// Absent = any public host.
     pub allow_hosts_json: fathom_str,
-    /// May be NULL.
-    pub decide: fathom_decide_fn,
+    /// Judges an address before it is connected to; nonzero refuses. May be NULL; must not call fathom, nor throw.
+    pub decide: Option<
+        unsafe extern "C" fn(
+            user_data: *mut c_void,
+            host: *const c_char,
+            host_len: usize,
+            address: *const u8,
+            address_len: usize,
+            port: u16,
+        ) -> i32,
+    >,
     /// For `decide`.
     pub decide_data: *mut c_void,
 }

@@ -83,18 +83,8 @@ pub unsafe extern "C" fn fathom_devices(
     })
 }
 
-/// Level of a log record: something failed.
-pub const FATHOM_LOG_ERROR: i32 = 1;
-/// Something is not as it should be.
-pub const FATHOM_LOG_WARN: i32 = 2;
-/// Rare and interesting.
-pub const FATHOM_LOG_INFO: i32 = 3;
-/// For those who look for a fault.
-pub const FATHOM_LOG_DEBUG: i32 = 4;
-/// Everything; the only level at which prompts and generated text appear.
-pub const FATHOM_LOG_TRACE: i32 = 5;
-
-/// Takes one log record. Runs on any thread, at the same time on several; must not call fathom, nor throw.
+/// Takes one log record. `level`: 1 error, 2 warn, 3 info, 4 debug, 5 trace; prompts and generated text appear at
+/// trace only. Runs on any thread, at the same time on several; must not call fathom, nor throw.
 pub type fathom_log_fn = Option<
     unsafe extern "C" fn(
         user_data: *mut c_void,
@@ -106,10 +96,7 @@ pub type fathom_log_fn = Option<
     ),
 >;
 
-/// Ends the life of user data; runs once, must not call fathom, nor throw.
-pub type fathom_drop_fn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
-
-/// Sends log records up to `max_level` (FATHOM_LOG_*; 0 = none) to `fn`; NULL ends it. Off until called.
+/// Sends log records up to `max_level` (0 = none) to `fn`; NULL ends it. Off until called.
 /// Waits until the previous callback is not running, then calls its `drop`. When this call fails, `drop` is
 /// not called. Any thread. Statuses: FATHOM_ERR_INVALID_ARGUMENT for an unknown level, FATHOM_ERR_STATE from
 /// inside a callback.
@@ -118,11 +105,11 @@ pub unsafe extern "C" fn fathom_set_log(
     max_level: i32,
     r#fn: fathom_log_fn,
     user_data: *mut c_void,
-    drop: fathom_drop_fn,
+    drop: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 ) -> fathom_status {
     guarded(std::ptr::null_mut(), || {
         not_in_callback("fathom_set_log")?;
-        if !(0..=FATHOM_LOG_TRACE).contains(&max_level) {
+        if !(0..=log::TRACE).contains(&max_level) {
             return Err(Failed::argument(
                 "max_level",
                 format!("unknown level {max_level}"),

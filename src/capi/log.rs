@@ -45,6 +45,7 @@ impl Drop for UserData {
 
 pub(crate) const ERROR: i32 = 1;
 pub(crate) const INFO: i32 = 3;
+pub(crate) const TRACE: i32 = 5;
 
 static LEVEL: AtomicI32 = AtomicI32::new(0);
 static SINK: RwLock<Option<Sink>> = RwLock::new(None);

@@ -9,7 +9,6 @@ use super::engine::{Process, free_outside_callbacks};
 use super::error::Failed;
 use super::handle::{self, Inside, handle};
 use super::input;
-use super::library::fathom_drop_fn;
 use super::log::UserData;
 use super::options::{self, Versioned};
 use super::types::*;
@@ -148,6 +147,9 @@ unsafe impl Versioned for fathom_queue_options {
 /// call fathom, nor throw.
 pub type fathom_wake_fn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 
+/// `intptr_t` of C, under a name that cbindgen.toml renders so.
+type native_int = isize;
+
 /// The object behind a `fathom_queue`.
 pub(crate) struct QueueObject {
     pub(crate) queue: Queue,
@@ -190,7 +192,10 @@ pub unsafe extern "C" fn fathom_queue_new(
 /// A descriptor (a HANDLE on Windows) that is readable exactly while something waits, for epoll and its kin.
 /// It is the queue's: never read or close it. Never blocks, any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fathom_queue_fd(q: *mut fathom_queue, out: *mut isize) -> fathom_status {
+pub unsafe extern "C" fn fathom_queue_fd(
+    q: *mut fathom_queue,
+    out: *mut native_int,
+) -> fathom_status {
     guarded(std::ptr::null_mut(), || {
         let out = Out::new(out, -1, "out")?;
         let descriptor = enter(q)?.queue.fd()?;
@@ -207,7 +212,7 @@ pub unsafe extern "C" fn fathom_queue_on_ready(
     q: *mut fathom_queue,
     r#fn: fathom_wake_fn,
     user_data: *mut c_void,
-    drop: fathom_drop_fn,
+    drop: Option<unsafe extern "C" fn(user_data: *mut c_void)>,
 ) -> fathom_status {
     guarded(std::ptr::null_mut(), || {
         not_in_callback("fathom_queue_on_ready")?;
