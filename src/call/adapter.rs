@@ -150,6 +150,7 @@ impl Reader {
     }
 
     fn done(&mut self, done: Done, to: Destination, out: &mut Vec<Event>) {
+        let stopped = matches!(self.end, End::Stopped);
         let closed = match std::mem::replace(&mut self.end, End::Stopped) {
             End::Failed(error) => Err((FinishReason::Error, error)),
             // The engine was told to stop: that it calls this a cancel is not the client's matter.
@@ -160,7 +161,6 @@ impl Reader {
                 (None, _) => self.close(Finish::Stop, &done, to, out),
             },
         };
-        let stopped = done.failure.is_some();
         match closed {
             Ok(finish) => {
                 let mut usage = done.usage;

@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_an_error_with_its_message() {
-        let caught = contain(|| std::panic::resume_unwind(Box::new("broken"))) as Result<(), _>;
+        let caught: Result<(), _> = contain(|| std::panic::resume_unwind(Box::new("broken")));
         assert_eq!(caught, Err(Panicked("broken".to_owned())));
         assert!(!is_contained());
         assert_eq!(contain(is_contained), Ok(true));
