@@ -58,3 +58,28 @@ fn handles_without_a_model() {
 fn handles() {
     with_model("handles");
 }
+
+#[test]
+fn engine() {
+    with_model("engine");
+}
+
+#[test]
+fn request() {
+    with_model("request");
+}
+
+#[test]
+fn recipe() {
+    with_model("recipe");
+}
+
+#[test]
+fn parser() {
+    with_model("parser");
+}
+
+#[test]
+fn call() {
+    with_model("call");
+}
