@@ -1,0 +1,157 @@
+//! A prepared request, or bare token ids, becomes the engine's request. What the host says replaces what
+//! the client said; what neither said is the model's default.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::error::Error;
+use crate::engine::request::{Logprobs, Request, Sampling};
+use crate::recipe::conversation::InputMessage;
+use crate::recipe::{self, Prepared, Stage};
+
+/// What a host wants of the engine. `Default` is "as prepared, else the model's default".
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Submit {
+    /// Returned in every event.
+    pub tag: u64,
+    /// Class 0 (first) ..= 7; `None` is 4.
+    pub class: Option<u8>,
+    /// For the whole request.
+    pub deadline: Option<Duration>,
+    /// Until its first row runs.
+    pub deadline_queue: Option<Duration>,
+    /// Until its first token.
+    pub deadline_first_token: Option<Duration>,
+    /// 0 = 4096.
+    pub max_unread_tokens: u32,
+    /// Tokens stay unread until acknowledged.
+    pub explicit_ack: bool,
+    /// Neither reads nor writes the prefix cache.
+    pub no_cache: bool,
+    /// Output budget; `Some(0)` only fills the cache.
+    pub max_tokens: Option<u32>,
+    /// Replaces the prepared one.
+    pub temperature: Option<f32>,
+    /// Replaces the prepared one.
+    pub top_p: Option<f32>,
+    /// Off without it.
+    pub top_k: Option<u32>,
+    /// Off without it.
+    pub min_p: Option<f32>,
+    /// Replaces the prepared one.
+    pub seed: Option<u64>,
+    /// Replaces the prepared wish.
+    pub logprobs: Option<Logprobs>,
+    /// Added to the model's end tokens.
+    pub stop_tokens: Vec<u32>,
+    /// Go on after the end tokens.
+    pub ignore_eos: bool,
+}
+
+/// The request for bare token ids.
+pub fn of_tokens(prompt: Vec<u32>, submit: Submit) -> Request {
+    Request {
+        prompt,
+        max_tokens: submit.max_tokens,
+        sampling: Sampling {
+            temperature: submit.temperature.unwrap_or(1.0),
+            top_k: submit.top_k.unwrap_or(0),
+            top_p: submit.top_p.unwrap_or(1.0),
+            min_p: submit.min_p.unwrap_or(0.0),
+            seed: submit.seed,
+        },
+        stop_tokens: submit.stop_tokens,
+        ignore_eos: submit.ignore_eos,
+        logprobs: submit.logprobs.unwrap_or_default(),
+        class: submit.class.unwrap_or(4),
+        deadline: submit.deadline,
+        deadline_queue: submit.deadline_queue,
+        deadline_first_token: submit.deadline_first_token,
+        max_unread_tokens: submit.max_unread_tokens,
+        explicit_ack: submit.explicit_ack,
+        no_cache: submit.no_cache,
+        tag: submit.tag,
+    }
+}
+
+/// The request for a prepared one. Refused without a tokenizer, with images that are not there yet, and
+/// under a constraint, which the engine does not keep yet.
+pub fn of_prepared(prepared: &Prepared, submit: Submit) -> Result<Request, Error> {
+    let refuse = |stage, param: &str, message: &str| {
+        Err(Error::recipe(recipe::Error::new(stage, param, message)))
+    };
+    if prepared.tokens.is_empty() {
+        return refuse(
+            Stage::State,
+            "",
+            "the recipe has no tokenizer, so the request has no token ids",
+        );
+    }
+    let pending = pending_images(prepared);
+    if pending > 0 {
+        return refuse(Stage::State, "", &format!("{pending} images are pending"));
+    }
+    if let Some(param) = needs_constraint(prepared) {
+        return refuse(
+            Stage::Unsupported,
+            param,
+            "output constraints are not in this build",
+        );
+    }
+    let wishes = &prepared.inference;
+    let logprobs = match wishes.top_logprobs {
+        Some(top) if top > 0 && wishes.logprobs => Logprobs::Top(u32::from(top)),
+        _ if wishes.logprobs => Logprobs::Sampled,
+        _ => Logprobs::Off,
+    };
+    let submit = Submit {
+        max_tokens: submit.max_tokens.or(Some(prepared.max_tokens)),
+        temperature: submit.temperature.or(Some(wishes.temperature)),
+        top_p: submit.top_p.or(Some(wishes.top_p)),
+        seed: submit.seed.or(wishes.seed),
+        logprobs: submit.logprobs.or(Some(logprobs)),
+        ..submit
+    };
+    Ok(of_tokens(prepared.tokens.clone(), submit))
+}
+
+/// The request's wish that only a constraint can keep, if it has one. Tools that the model may call, and
+/// that are not strict, need none: the model was trained to call them, and the parser mends its mistakes.
+fn needs_constraint(prepared: &Prepared) -> Option<&'static str> {
+    let constraint = prepared.inference.output_constraint.as_ref()?;
+    match constraint.get("kind").and_then(Value::as_str) {
+        Some("tool_call") => {
+            let introduced = prepared
+                .conversation
+                .messages
+                .iter()
+                .filter_map(|message| match message {
+                    InputMessage::System { tools, .. } => tools.as_ref(),
+                    _ => None,
+                })
+                .flatten();
+            let mut tools = prepared.conversation.tools.iter().chain(introduced);
+            tools
+                .any(|tool| tool.strict == Some(true))
+                .then_some("tools")
+        }
+        Some("tool_call_required") => Some("tool_choice"),
+        _ => Some("response_format"),
+    }
+}
+
+/// Images whose bytes are not there: all of them, until they can be resolved.
+pub fn pending_images(prepared: &Prepared) -> usize {
+    prepared
+        .conversation
+        .messages
+        .iter()
+        .map(|message| match message {
+            InputMessage::System { image_sources, .. }
+            | InputMessage::User { image_sources, .. }
+            | InputMessage::Tool { image_sources, .. } => image_sources.len(),
+            InputMessage::Assistant { .. } | InputMessage::LatestReminder { .. } => 0,
+        })
+        .sum()
+}
