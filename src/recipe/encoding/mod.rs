@@ -11,6 +11,8 @@ mod v4;
 mod v41;
 mod writer;
 
+use std::collections::HashMap;
+
 pub use self::special::{GROUNDING, SpecialToken, SpecialTokens};
 pub use self::writer::PlacedImage;
 
@@ -222,13 +224,16 @@ fn write_header(out: &mut Writer<'_>, conversation: &Conversation, task: Option<
 /// Sorts the tool results in each run of user and tool turns by the order of the calls they answer.
 /// Results without an id and user turns keep their places.
 fn sort_results_by_call(turns: &mut [Turn<'_>]) {
-    let mut calls: Vec<&str> = Vec::new();
+    let mut calls: HashMap<&str, usize> = HashMap::new();
     let mut at = 0;
     while at < turns.len() {
         if let Turn::Assistant(assistant) = &turns[at]
             && let Some(made) = assistant.calls.as_ref().filter(|made| !made.is_empty())
         {
-            calls = made.iter().map(|call| call.id.as_str()).collect();
+            calls.clear();
+            for (place, call) in made.iter().enumerate() {
+                calls.entry(call.id.as_str()).or_insert(place);
+            }
         }
         let run = turns[at..]
             .iter()
@@ -243,11 +248,11 @@ fn sort_results_by_call(turns: &mut [Turn<'_>]) {
     }
 }
 
-fn sort_run(run: &mut [Turn<'_>], calls: &[&str]) {
+fn sort_run(run: &mut [Turn<'_>], calls: &HashMap<&str, usize>) {
     let mut results: Vec<(usize, Content<'_>, &str)> = Vec::new();
     for turn in run.iter() {
         if let Turn::Tool(content, Some(id)) = turn {
-            let place = calls.iter().position(|call| call == id).unwrap_or(0);
+            let place = calls.get(id).copied().unwrap_or(0);
             results.push((place, *content, id));
         }
     }
