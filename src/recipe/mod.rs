@@ -6,15 +6,23 @@
 
 #![forbid(unsafe_code)]
 
+mod budget;
 pub mod conversation;
+mod describe;
 pub mod encoding;
 mod error;
+mod models;
 pub mod options;
 mod prepare;
 pub mod request;
+pub mod settings;
 pub mod stream;
 pub mod tokenizer;
 
+pub use budget::resolve_max_tokens;
 pub use error::{Error, Stage};
-pub use options::{InferenceOptions, ParsingOptions, Protocol, ResponseOptions, ThinkingStage};
-pub use prepare::{Prepared, Recipe, RecipeOptions};
+pub use options::{
+    InferenceOptions, ParsingOptions, Protocol, ResponseOptions, ThinkingStage, Warning,
+};
+pub use prepare::{Prepared, PreparedImage, Recipe, RecipeOptions};
+pub use settings::Settings;

@@ -32,6 +32,37 @@ pub struct InferenceOptions {
     pub seed: Option<u64>,
     /// What the output must look like, as the object of the vectors (`None`: free).
     pub output_constraint: Option<Value>,
+    /// How many answers are asked for (Chat Completions, where the host allows more than one).
+    pub choices: u8,
+    /// Settings of the request that the models do not define, kept only if the host asks for them.
+    pub engine: EngineParams,
+}
+
+impl Default for InferenceOptions {
+    fn default() -> Self {
+        Self {
+            max_tokens: None,
+            temperature: 1.0,
+            top_p: 1.0,
+            logprobs: false,
+            top_logprobs: None,
+            seed: None,
+            output_constraint: None,
+            choices: 1,
+            engine: EngineParams::default(),
+        }
+    }
+}
+
+/// Sampling settings that an engine may know and the models do not ask for.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[expect(missing_docs, reason = "named as the fields of a request")]
+pub struct EngineParams {
+    pub presence_penalty: Option<f32>,
+    pub frequency_penalty: Option<f32>,
+    pub top_k: Option<u32>,
+    pub min_p: Option<f32>,
+    pub logit_bias: Option<Value>,
 }
 
 /// Where the output of a thinking model begins.
@@ -43,6 +74,24 @@ pub enum ThinkingStage {
     ReasoningContinuation,
     /// Content that the prompt already began.
     ContentContinuation,
+}
+
+impl ThinkingStage {
+    /// Every stage.
+    pub const ALL: [Self; 3] = [
+        Self::ReasoningStart,
+        Self::ReasoningContinuation,
+        Self::ContentContinuation,
+    ];
+
+    /// The name in `parsing_options`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ReasoningStart => "reasoning_start",
+            Self::ReasoningContinuation => "reasoning_continuation",
+            Self::ContentContinuation => "content_continuation",
+        }
+    }
 }
 
 /// How the output is to be read.
@@ -71,4 +120,15 @@ pub struct ResponseOptions {
     pub echo: Option<Value>,
     /// Responses: function name → (namespace, local name).
     pub namespace_tool_map: Vec<(String, String, String)>,
+}
+
+/// Something a request asked for that was accepted and not honoured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// One of the codes of `recipe-requests.md` 4.10.
+    pub code: &'static str,
+    /// Path in the request.
+    pub param: String,
+    /// For people.
+    pub message: String,
 }

@@ -1,13 +1,20 @@
 //! Request in, token ids and options out.
+//!
+//! Reads as the pipeline it is: parse, read the shape, find the model, convert, render, tokenise, resolve the
+//! budget. Everything but the tokenizer file is decided when the recipe is opened or comes with the request.
 
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::conversation::{Conversation, Prompt};
-use super::encoding::Encoding;
-use super::error::Error;
-use super::options::{InferenceOptions, ParsingOptions, Protocol, ResponseOptions};
+use super::budget::{self, resolve_max_tokens};
+use super::conversation::{Conversation, ImageSource, Prompt};
+use super::encoding::{Encoding, SpecialToken, Task, render_with};
+use super::error::{Error, Stage};
+use super::models::Models;
+use super::options::{InferenceOptions, ParsingOptions, Protocol, ResponseOptions, Warning};
+use super::request::{self, Context, Converted};
+use super::settings::{self, Scope, Settings};
 use super::tokenizer::Tokenizer;
 
 /// How a recipe is opened.
@@ -25,7 +32,12 @@ pub struct RecipeOptions {
 
 /// Model names, templates, limits and a tokenizer. Immutable; any number of threads.
 #[derive(Debug)]
-pub struct Recipe {}
+pub struct Recipe {
+    models: Models,
+    settings: Arc<Settings>,
+    tokenizer: Option<Arc<Tokenizer>>,
+    max_context: u32,
+}
 
 /// A request, ready for the engine.
 #[derive(Clone, Debug)]
@@ -48,31 +60,160 @@ pub struct Prepared {
     pub prompt: Prompt,
     /// Ids of `prompt`; empty without a tokenizer.
     pub tokens: Vec<u32>,
+    /// Images in the order of the prompt.
+    pub images: Vec<PreparedImage>,
     /// The output budget, resolved against the context.
     pub max_tokens: u32,
+    /// Positions of the context.
+    pub context_limit: u32,
     /// What was accepted but ignored.
-    pub warnings: Vec<String>,
+    pub warnings: Vec<Warning>,
+    /// Options of the host, those of this request applied.
+    pub settings: Arc<Settings>,
     /// Keeps the recipe's tokenizer for the parser.
     pub tokenizer: Option<Arc<Tokenizer>>,
 }
 
+/// An image of a request and its place among the ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PreparedImage {
+    /// Where it comes from.
+    pub source: ImageSource,
+    /// Index of its id in the tokens; `None` without a placeholder or a tokenizer.
+    pub position: Option<usize>,
+}
+
 impl Recipe {
     /// Opens a recipe; the tokenizer file is read here.
-    pub fn open(_options: &RecipeOptions) -> Result<Self, Error> {
-        unimplemented!()
+    pub fn open(options: &RecipeOptions) -> Result<Self, Error> {
+        let tokenizer = match &options.tokenizer_path {
+            Some(path) => Some(Arc::new(Tokenizer::open(path)?)),
+            None => None,
+        };
+        Self::with_tokenizer(options, tokenizer)
     }
+
+    /// Opens a recipe over a tokenizer that is loaded already; `tokenizer_path` is not read.
+    pub fn with_tokenizer(
+        options: &RecipeOptions,
+        tokenizer: Option<Arc<Tokenizer>>,
+    ) -> Result<Self, Error> {
+        let given = settings::parse(&options.options_json, "options_json")?;
+        let mut settings = Settings::default();
+        settings.apply(&given, Scope::Recipe)?;
+        if !settings.image_token_chosen
+            && let Some(spelling) = tokenizer.as_deref().and_then(image_spelling)
+        {
+            settings.special_tokens.set(SpecialToken::Image, spelling);
+        }
+        Ok(Self {
+            models: Models::new(&options.aliases_json, &given)?,
+            settings: Arc::new(settings),
+            tokenizer,
+            max_context: match options.max_context {
+                0 => budget::MAX_CONTEXT,
+                positions => positions,
+            },
+        })
+    }
+
     /// The tokenizer, if one was given.
     pub fn tokenizer(&self) -> Option<&Arc<Tokenizer>> {
-        unimplemented!()
+        self.tokenizer.as_ref()
     }
+
     /// Validates, converts, renders and tokenises one request. `options_json` changes this request only.
     pub fn prepare(
         &self,
-        _protocol: Protocol,
-        _json: &[u8],
-        _options_json: Option<&str>,
+        protocol: Protocol,
+        json: &[u8],
+        options_json: Option<&str>,
     ) -> Result<Prepared, Error> {
-        unimplemented!()
+        let settings = self.settings_with(options_json.unwrap_or(""))?;
+        if protocol != Protocol::ChatCompletions {
+            let message = format!("requests of the protocol {protocol:?} are not supported yet");
+            return Err(Error::new(Stage::Unsupported, "", message));
+        }
+        let value = request::parse(json)?;
+        let body = request::chat::read(&value, &settings)?;
+        let encoding = self.models.resolve(body.model, protocol)?;
+        let context = Context {
+            settings: &settings,
+            encoding,
+        };
+        let converted = request::chat::convert(context, &body)?;
+        self.finish(protocol, body.model, encoding, converted, settings)
+    }
+
+    /// Renders, tokenises and resolves the budget.
+    fn finish(
+        &self,
+        protocol: Protocol,
+        model: &str,
+        encoding: Encoding,
+        mut converted: Converted,
+        settings: Arc<Settings>,
+    ) -> Result<Prepared, Error> {
+        if settings.task.is_some_and(|task| task != Task::Action) {
+            // These answers are a line of content, right after their token.
+            converted.parsing.thinking_initial_stage = None;
+        }
+        settings.parsing.apply(&mut converted.parsing);
+        let options = settings.render_options();
+        let rendered = render_with(encoding, &converted.conversation, &options)?;
+        let tokens = match &self.tokenizer {
+            Some(tokenizer) => {
+                tokenizer.encode(&rendered.prompt.text, &rendered.prompt.special_ranges)?
+            }
+            None => Vec::new(),
+        };
+        let images = match &self.tokenizer {
+            Some(tokenizer) if !rendered.images.is_empty() => {
+                // Text never yields an added token, so the ids that are one are the special ranges.
+                let special: Vec<usize> = (0..tokens.len())
+                    .filter(|at| tokenizer.is_added(tokens[*at]))
+                    .collect();
+                place(&rendered.images, |range| special.get(range).copied())
+            }
+            _ => place(&rendered.images, |_| None),
+        };
+        let prompt = rendered.prompt;
+        let prompt_tokens = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
+        let max_tokens = resolve_max_tokens(
+            converted.conversation.thinking_mode,
+            converted.conversation.reasoning_effort,
+            converted.inference.max_tokens,
+            prompt_tokens,
+            self.max_context,
+        )?;
+        Ok(Prepared {
+            protocol,
+            model: model.to_owned(),
+            encoding,
+            conversation: converted.conversation,
+            inference: converted.inference,
+            parsing: converted.parsing,
+            response: converted.response,
+            prompt,
+            tokens,
+            images,
+            max_tokens,
+            context_limit: self.max_context,
+            warnings: converted.warnings,
+            settings,
+            tokenizer: self.tokenizer.clone(),
+        })
+    }
+
+    /// The recipe's settings with those of one request applied.
+    fn settings_with(&self, options_json: &str) -> Result<Arc<Settings>, Error> {
+        let given = settings::parse(options_json, "options_json")?;
+        if given.is_empty() {
+            return Ok(Arc::clone(&self.settings));
+        }
+        let mut settings = Settings::clone(&self.settings);
+        settings.apply(&given, Scope::Request)?;
+        Ok(Arc::new(settings))
     }
 }
 
@@ -81,4 +222,36 @@ impl Prepared {
     pub fn special_ranges(&self) -> &[Range<usize>] {
         &self.prompt.special_ranges
     }
+
+    /// Everything that was decided about this request, as one JSON object (`prepared_options_json`).
+    pub fn options_json(&self) -> String {
+        super::describe::prepared(self).to_string()
+    }
+}
+
+fn place(
+    images: &[super::encoding::PlacedImage<'_>],
+    position: impl Fn(usize) -> Option<usize>,
+) -> Vec<PreparedImage> {
+    let images = images.iter().map(|image| PreparedImage {
+        source: image.source.clone(),
+        position: image.range.and_then(&position),
+    });
+    images.collect()
+}
+
+/// How a tokenizer file spells the image token of V4.1: the text of its id there, or in vocabularies with
+/// other ids whichever of the two known spellings exists.
+fn image_spelling(tokenizer: &Tokenizer) -> Option<String> {
+    const SYSTEM: (&str, u32) = ("<｜System｜>", 128_799);
+    const IMAGE: u32 = 129_264;
+    if tokenizer.token_id(SYSTEM.0) == Some(SYSTEM.1) && tokenizer.is_added(IMAGE) {
+        let bytes = tokenizer.token_bytes(IMAGE)?;
+        return Some(String::from_utf8_lossy(bytes).into_owned());
+    }
+    let known = ["<｜deepseek_image｜>", "<｜image｜>"];
+    let found = known
+        .iter()
+        .find(|spelling| tokenizer.token_id(spelling).is_some());
+    found.map(|spelling| (*spelling).to_owned())
 }

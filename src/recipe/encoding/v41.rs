@@ -1,8 +1,256 @@
-//! Rendering.
+//! The V4.1 template.
+//!
+//! Messages stay where they are: system messages may stand anywhere, tool results are put into the order of
+//! their calls, and the tool prompt joins the first system message.
 
-use crate::recipe::conversation::{Conversation, Prompt};
-use crate::recipe::error::Error;
+use serde_json::json;
 
-pub(super) fn render(_conversation: &Conversation) -> Result<Prompt, Error> {
-    unimplemented!()
+use super::json::{self, Style};
+use super::special::SpecialToken::{
+    Assistant as AssistantToken, Bos, Eos, LatestReminder, System, ThinkingEnd, ThinkingStart, User,
+};
+use super::tools::{Markup, RESPONSE_FORMAT, STRICTLY_FOLLOW};
+use super::{
+    Assistant, Content, PlacedImage, RenderOptions, Turn, Writer, expected_length, shows_tools,
+    sort_results_by_call, write_end, write_header,
+};
+use crate::recipe::conversation::{
+    Conversation, InputMessage, Prompt, ReasoningEffort, ResponseFormat, ToolDefinition,
+};
+
+const MARKUP: Markup = Markup {
+    block: " calls",
+    call: " invoke",
+    parameter: " parameter",
+    style: Style::Python,
+    empty_line: true,
+};
+
+pub(super) fn render<'a>(
+    conversation: &'a Conversation,
+    options: &'a RenderOptions,
+) -> (Prompt, Vec<PlacedImage<'a>>) {
+    let turns = arrange(conversation, options);
+    let mut out = Writer::new(&options.special_tokens, expected_length(conversation));
+    let has_extras = shows_tools(conversation)
+        || matches!(
+            conversation.response_format,
+            ResponseFormat::JsonObject | ResponseFormat::JsonSchema(_)
+        );
+    let leads = matches!(turns.first(), Some(Turn::System(..)));
+
+    out.special(Bos);
+    let has_messages = has_extras || !turns.is_empty();
+    if has_messages && (conversation.thinking_mode || has_extras || leads) {
+        out.special(System);
+    }
+    if has_messages && conversation.thinking_mode {
+        let effort = effort(conversation.reasoning_effort);
+        out.text(&format!(
+            "Reasoning Effort: {effort} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
+        ));
+    }
+    // The extras belong to the first system message; without one, to an empty one before all others.
+    if has_extras && !leads {
+        write_extras(&mut out, conversation);
+    }
+    let last_user = turns
+        .iter()
+        .rposition(|turn| matches!(turn, Turn::User(_) | Turn::Tool(..)));
+    let mut continues_user = false;
+    for (at, turn) in turns.iter().enumerate() {
+        match turn {
+            Turn::System(content, tools) => {
+                if at > 0 || (has_extras && !leads) {
+                    out.special(System);
+                }
+                out.content(*content);
+                if at == 0 && has_extras && leads {
+                    write_extras(&mut out, conversation);
+                }
+                if !tools.is_empty() {
+                    out.text("\n\n### Updated Tool Schemas\n\n");
+                    write_schemas(&mut out, tools.iter());
+                }
+            }
+            Turn::User(parts) => {
+                open_user(&mut out, continues_user);
+                for (at, part) in parts.iter().enumerate() {
+                    if at > 0 {
+                        out.text("\n\n");
+                    }
+                    out.content(*part);
+                }
+            }
+            Turn::Tool(content, _) => {
+                open_user(&mut out, continues_user);
+                out.text("<tool_result>");
+                out.content(*content);
+                out.text("</tool_result>");
+            }
+            Turn::Reminder(text) => {
+                out.special(LatestReminder);
+                out.text(text);
+            }
+            Turn::Assistant(message) => {
+                let answers_task = last_user.is_some_and(|user| user + 1 == at);
+                if let Some(task) = options.task.filter(|_| answers_task) {
+                    write_header(&mut out, conversation, Some(task));
+                } else {
+                    let leading = at == 0 && !(has_extras && !leads);
+                    let may_reason = conversation.thinking_mode
+                        && (!leading || (options.prefix_reasoning_first && message.prefix));
+                    write_opening(&mut out, conversation, message, may_reason);
+                }
+                out.assistant_text(message.content);
+                if let Some(calls) = message.calls.as_ref().filter(|calls| !calls.is_empty()) {
+                    MARKUP.calls(&mut out, calls.iter().copied());
+                }
+                if !message.prefix {
+                    out.special(Eos);
+                }
+            }
+        }
+        continues_user = matches!(turn, Turn::User(_) | Turn::Tool(..));
+    }
+    let continues_prefix = matches!(turns.last(), Some(Turn::Assistant(message)) if message.prefix);
+    write_end(&mut out, conversation, options, &MARKUP, continues_prefix);
+    out.finish()
+}
+
+/// Messages in the order and grouping of the template.
+fn arrange<'a>(conversation: &'a Conversation, options: &RenderOptions) -> Vec<Turn<'a>> {
+    let mut turns: Vec<Turn<'a>> = Vec::with_capacity(conversation.messages.len());
+    for message in &conversation.messages {
+        match message {
+            InputMessage::System {
+                content,
+                image_sources,
+                tools,
+            } => turns.push(Turn::System(
+                Content {
+                    prompt: content,
+                    images: image_sources,
+                },
+                tools.as_deref().unwrap_or(&[]),
+            )),
+            InputMessage::User {
+                content,
+                image_sources,
+            } => {
+                let content = Content {
+                    prompt: content,
+                    images: image_sources,
+                };
+                match turns.last_mut() {
+                    Some(Turn::User(parts)) => parts.push(content),
+                    _ => turns.push(Turn::User(vec![content])),
+                }
+            }
+            InputMessage::Assistant {
+                content,
+                reasoning_content,
+                tool_calls,
+                prefix,
+            } => turns.push(Turn::Assistant(Assistant {
+                content,
+                reasoning: reasoning_content.as_deref(),
+                calls: tool_calls.as_ref().map(|calls| calls.iter().collect()),
+                prefix: *prefix,
+            })),
+            InputMessage::Tool {
+                content,
+                image_sources,
+                tool_call_id,
+            } => turns.push(Turn::Tool(
+                Content {
+                    prompt: content,
+                    images: image_sources,
+                },
+                tool_call_id.as_deref(),
+            )),
+            InputMessage::LatestReminder { content } => match turns.last_mut() {
+                Some(Turn::Reminder(last)) if options.keep_last_reminder => *last = content,
+                Some(Turn::Reminder(_)) => {}
+                _ => turns.push(Turn::Reminder(content)),
+            },
+        }
+    }
+    sort_results_by_call(&mut turns);
+    turns
+}
+
+fn effort(effort: Option<ReasoningEffort>) -> u8 {
+    match effort {
+        Some(ReasoningEffort::Low) => 50,
+        None | Some(ReasoningEffort::High | ReasoningEffort::Xhigh) => 75,
+        Some(ReasoningEffort::Max) => 100,
+        Some(ReasoningEffort::Percent(percent)) => percent,
+    }
+}
+
+/// Tool prompt and response format, each after a blank line.
+fn write_extras(out: &mut Writer<'_>, conversation: &Conversation) {
+    if shows_tools(conversation) {
+        out.text("\n\n");
+        MARKUP.instructions(out);
+        write_schemas(
+            out,
+            conversation.tools.iter().filter(|tool| !tool.defer_loading),
+        );
+        out.text("\n\n");
+        out.text(STRICTLY_FOLLOW);
+    }
+    let object = json!({"type": "json_object"});
+    let schema = match &conversation.response_format {
+        ResponseFormat::JsonObject => &object,
+        ResponseFormat::JsonSchema(schema) => schema,
+        ResponseFormat::Text | ResponseFormat::Regex(_) => return,
+    };
+    out.text("\n\n");
+    out.text(RESPONSE_FORMAT);
+    json::write(out.text_mut(), schema, Style::Python);
+}
+
+fn write_schemas<'a>(out: &mut Writer<'_>, tools: impl Iterator<Item = &'a ToolDefinition>) {
+    for (at, tool) in tools.enumerate() {
+        if at > 0 {
+            out.text("\n");
+        }
+        MARKUP.schema(out, tool);
+    }
+}
+
+fn open_user(out: &mut Writer<'_>, continues: bool) {
+    if continues {
+        out.text("\n\n");
+    } else {
+        out.special(User);
+    }
+}
+
+/// Header and reasoning of an assistant message. Old reasoning is shown only beside tools, or where the
+/// message itself is to be continued.
+fn write_opening(
+    out: &mut Writer<'_>,
+    conversation: &Conversation,
+    message: &Assistant<'_>,
+    may_reason: bool,
+) {
+    out.special(AssistantToken);
+    let reasons = may_reason && (shows_tools(conversation) || message.prefix);
+    if !reasons {
+        out.special(ThinkingEnd);
+        return;
+    }
+    let has_calls = message
+        .calls
+        .as_ref()
+        .is_some_and(|calls| !calls.is_empty());
+    let stays_open = message.prefix && message.content.is_empty() && !has_calls;
+    out.special(ThinkingStart);
+    out.assistant_text(message.reasoning.unwrap_or(""));
+    if !stays_open {
+        out.special(ThinkingEnd);
+    }
 }

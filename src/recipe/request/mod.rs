@@ -1,3 +1,70 @@
 //! One file a protocol: JSON is parsed, validated and converted into a conversation and options.
+//!
+//! Three steps, in this order for every protocol: the body is parsed into a JSON value, its shape is read
+//! into a typed request (both fail with stage `deserialize`), and the typed request is converted (stage
+//! `convert`, with the official texts). What protocols share has a file of its own: reading shapes, thinking
+//! and effort, sampling, tools, schemas, images.
 
-pub mod chat;
+pub(super) mod chat;
+mod image;
+mod read;
+mod sampling;
+mod schema;
+mod thinking;
+mod tools;
+mod warnings;
+
+use serde_json::Value;
+
+use super::conversation::Conversation;
+use super::encoding::Encoding;
+use super::error::{Error, Stage};
+use super::options::{InferenceOptions, ParsingOptions, ResponseOptions, Warning};
+use super::settings::Settings;
+
+/// A request after conversion, not yet rendered.
+#[derive(Clone, Debug)]
+pub(super) struct Converted {
+    /// Messages and tools.
+    pub(super) conversation: Conversation,
+    /// Sampling wishes.
+    pub(super) inference: InferenceOptions,
+    /// How to read the output.
+    pub(super) parsing: ParsingOptions,
+    /// How to write the response.
+    pub(super) response: ResponseOptions,
+    /// What was accepted and not honoured.
+    pub(super) warnings: Vec<Warning>,
+}
+
+/// What conversion depends on besides the request.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    /// Options of the host.
+    pub(super) settings: &'a Settings,
+    /// The template of the model that the request names.
+    pub(super) encoding: Encoding,
+}
+
+/// Parses the body of a request.
+pub(super) fn parse(body: &[u8]) -> Result<Value, Error> {
+    let text = std::str::from_utf8(body).map_err(|error| {
+        let message = format!(
+            "invalid JSON request: not UTF-8 at byte {}",
+            error.valid_up_to()
+        );
+        Error::new(Stage::Utf8, "", message)
+    })?;
+    serde_json::from_str(text).map_err(|error| {
+        Error::new(
+            Stage::Deserialize,
+            "",
+            format!("invalid JSON request: {error}"),
+        )
+    })
+}
+
+/// A refused value, in the text that the official API uses.
+fn refused(param: impl Into<String>, message: impl Into<String>) -> Error {
+    Error::new(Stage::Convert, param, message)
+}

@@ -1,0 +1,331 @@
+//! Messages of Chat Completions become messages of a conversation, in order, each checked as it comes.
+
+use std::collections::HashSet;
+
+use super::shape::{Block, Call, Content, Message};
+use crate::recipe::conversation::{
+    ImageDetail, ImageOrigin, ImageSource, InputMessage, Prompt, ToolCall,
+};
+use crate::recipe::encoding::{Encoding, SpecialToken};
+use crate::recipe::error::Error;
+use crate::recipe::request::image::{self, DataUrl, UNSUPPORTED_IMAGE};
+use crate::recipe::request::warnings::Warnings;
+use crate::recipe::request::{Context, refused};
+
+/// What separates the parts of a content.
+const BETWEEN_PARTS: &str = "\n\n";
+
+/// Converts all messages.
+pub(super) fn convert(
+    context: Context<'_>,
+    messages: &[Message<'_>],
+    warnings: &mut Warnings,
+) -> Result<Vec<InputMessage>, Error> {
+    if messages.is_empty() {
+        return Err(refused("messages", "Empty input messages"));
+    }
+    let mut converted = Vec::with_capacity(messages.len());
+    // Tool messages up to here answer the calls before them.
+    let mut answers_until = 0;
+    for (at, message) in messages.iter().enumerate() {
+        let mut contents = Contents {
+            context,
+            at,
+            warnings,
+        };
+        match message {
+            Message::System(content) => {
+                let (content, image_sources) = contents.convert(content)?;
+                let content = without_billing_header(context, content);
+                if !content.text.is_empty() {
+                    converted.push(InputMessage::System {
+                        content,
+                        image_sources,
+                        tools: None,
+                    });
+                }
+            }
+            Message::User(content) => {
+                let (content, image_sources) = contents.convert(content)?;
+                converted.push(InputMessage::User {
+                    content,
+                    image_sources,
+                });
+            }
+            Message::Assistant {
+                content,
+                reasoning,
+                calls,
+                prefix,
+            } => {
+                if content.is_none() && calls.is_none() {
+                    let message = "Invalid assistant message: content or tool_calls must be set";
+                    return Err(refused(format!("messages[{at}]"), message));
+                }
+                let text = match content {
+                    Some(content) => contents.convert_assistant(content)?,
+                    None => String::new(),
+                };
+                if let Some(calls) = calls {
+                    check_calls(calls, at, messages)?;
+                    answers_until = at + 1 + calls.len();
+                }
+                converted.push(InputMessage::Assistant {
+                    content: text,
+                    reasoning_content: reasoning.map(str::to_owned),
+                    tool_calls: calls.as_ref().map(|calls| calls.iter().map(call).collect()),
+                    prefix: *prefix,
+                });
+            }
+            Message::Tool { content, call_id } => {
+                if at >= answers_until {
+                    let message = "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'";
+                    return Err(refused(format!("messages[{at}]"), message));
+                }
+                let (content, image_sources) = contents.convert(content)?;
+                converted.push(InputMessage::Tool {
+                    content,
+                    image_sources,
+                    tool_call_id: Some((*call_id).to_owned()),
+                });
+            }
+            Message::LatestReminder(text) => {
+                if context.encoding == Encoding::V41
+                    && matches!(converted.last(), Some(InputMessage::LatestReminder { .. }))
+                {
+                    let dropped = if context.settings.fixes.keep_last_reminder {
+                        at - 1
+                    } else {
+                        at
+                    };
+                    let message = "of two adjacent reminders only one is shown";
+                    warnings.add("dropped_reminder", format!("messages[{dropped}]"), message);
+                }
+                converted.push(InputMessage::LatestReminder {
+                    content: (*text).to_owned(),
+                });
+            }
+        }
+    }
+    Ok(converted)
+}
+
+fn call(call: &Call<'_>) -> ToolCall {
+    ToolCall {
+        id: call.id.to_owned(),
+        name: call.name.to_owned(),
+        arguments: call.arguments.to_owned(),
+    }
+}
+
+/// Checks the calls of the assistant message `at` and that exactly their results follow.
+fn check_calls(calls: &[Call<'_>], at: usize, messages: &[Message<'_>]) -> Result<(), Error> {
+    const UNANSWERED: &str = "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'";
+    let param = format!("messages[{at}].tool_calls");
+    if calls.is_empty() {
+        let message = format!(
+            "Invalid '{param}': empty array. Expected an array with minimum length 1, but got an empty array instead."
+        );
+        return Err(refused(param, message));
+    }
+    let duplicate = |id: &str, at: usize| {
+        let message = format!("Duplicate value for 'tool_call_id' of {id} in message[{at}]");
+        refused(format!("messages[{at}]"), message)
+    };
+    let mut open = HashSet::with_capacity(calls.len());
+    for call in calls {
+        if !open.insert(call.id) {
+            return Err(duplicate(call.id, at));
+        }
+    }
+    let known = open.clone();
+    for offset in 1..=calls.len() {
+        let Some(Message::Tool { call_id, .. }) = messages.get(at + offset) else {
+            let message =
+                format!("{UNANSWERED}. (insufficient tool messages following tool_calls message)");
+            return Err(refused(param, message));
+        };
+        if !known.contains(call_id) {
+            let message = format!(
+                "{UNANSWERED}, The following tool_call_ids did not have response messages: {call_id}"
+            );
+            return Err(refused(
+                format!("messages[{}].tool_call_id", at + offset),
+                message,
+            ));
+        }
+        if !open.remove(call_id) {
+            return Err(duplicate(call_id, at + offset));
+        }
+    }
+    Ok(())
+}
+
+/// Drops the line that some clients put before their system prompt for accounting.
+fn without_billing_header(context: Context<'_>, content: Prompt) -> Prompt {
+    const HEADER: &str = "x-anthropic-billing-header";
+    let start = content.text.get(..HEADER.len());
+    let has_header = if context.settings.fixes.one_billing_header_rule {
+        start.is_some_and(|start| start.eq_ignore_ascii_case(HEADER))
+    } else {
+        start == Some(HEADER)
+    };
+    if !has_header {
+        return content;
+    }
+    let line = content.text.find('\n');
+    let greeting = content.text.find("You are");
+    let Some(cut) = line.into_iter().chain(greeting).min() else {
+        return Prompt::default();
+    };
+    let kept = content.text[cut..].trim_start();
+    let removed = content.text.len() - kept.len();
+    let text = kept.to_owned();
+    let special_ranges = content
+        .special_ranges
+        .iter()
+        .filter(|range| range.start >= removed)
+        .map(|range| range.start - removed..range.end - removed)
+        .collect();
+    Prompt {
+        text,
+        special_ranges,
+    }
+}
+
+/// Converts the content of one message.
+struct Contents<'a, 'w> {
+    context: Context<'a>,
+    /// Index of the message.
+    at: usize,
+    warnings: &'w mut Warnings,
+}
+
+impl Contents<'_, '_> {
+    fn convert(&mut self, content: &Content<'_>) -> Result<(Prompt, Vec<ImageSource>), Error> {
+        let blocks = match content {
+            Content::Text(text) => return Ok((Prompt::plain(*text), Vec::new())),
+            Content::Blocks(blocks) => blocks,
+        };
+        let mut prompt = Prompt::default();
+        let mut sources = Vec::new();
+        for (index, block) in blocks.iter().enumerate() {
+            if index > 0 {
+                prompt.text.push_str(BETWEEN_PARTS);
+            }
+            let source = match block {
+                Block::Text(text) => {
+                    prompt.text.push_str(text);
+                    continue;
+                }
+                _ if self.context.encoding == Encoding::V4 => {
+                    prompt.text.push_str(UNSUPPORTED_IMAGE);
+                    let param = format!("messages[{}].content[{index}]", self.at);
+                    let message =
+                        format!("the model sees no images; it reads {UNSUPPORTED_IMAGE:?}");
+                    self.warnings.add("image_as_text", param, message);
+                    continue;
+                }
+                Block::Image { url, detail } => self.image(url, *detail, index)?,
+                Block::File { id, data, name } => self.file(*id, *data, *name, index)?,
+            };
+            let spelling = self
+                .context
+                .settings
+                .special_tokens
+                .spelling(SpecialToken::Image);
+            let start = prompt.text.len();
+            prompt.text.push_str(spelling);
+            prompt.special_ranges.push(start..prompt.text.len());
+            sources.push(source);
+        }
+        for source in &sources {
+            if let ImageOrigin::DataUrl(url) = &source.origin {
+                let param = format!("messages[{}].content", self.at);
+                image::check_data_url(url, &source.path, &param)?;
+            }
+        }
+        Ok((prompt, sources))
+    }
+
+    fn convert_assistant(&mut self, content: &Content<'_>) -> Result<String, Error> {
+        let (prompt, sources) = self.convert(content)?;
+        if sources.is_empty() {
+            return Ok(prompt.text);
+        }
+        let param = format!("messages[{}].content", self.at);
+        Err(refused(
+            param,
+            "Image in assistant message is not supported",
+        ))
+    }
+
+    fn image(&self, url: &str, detail: ImageDetail, index: usize) -> Result<ImageSource, Error> {
+        let at = self.at;
+        let limit = self.context.settings.image.url_bytes;
+        let origin = if image::is_external(url) {
+            let length = url.len();
+            if length > limit as usize {
+                let message = format!(
+                    ".messages[{at}].image_url.url[{index}]: image_url.url external link length {length} too long, max link length {limit}. Consider passing file data directly with base64 data url instead."
+                );
+                let param = format!("messages[{at}].content[{index}].image_url.url");
+                return Err(refused(param, message));
+            }
+            ImageOrigin::Url(url.to_owned())
+        } else {
+            ImageOrigin::DataUrl(url.to_owned())
+        };
+        Ok(ImageSource {
+            origin,
+            detail,
+            path: self.path(),
+        })
+    }
+
+    fn file(
+        &self,
+        id: Option<&str>,
+        data: Option<&str>,
+        name: Option<&str>,
+        index: usize,
+    ) -> Result<ImageSource, Error> {
+        let wrong = |what: &str| {
+            let param = format!("messages[{}].content[{index}]", self.at);
+            Err(refused(param, format!("{}: {what}", self.path())))
+        };
+        let data = match (id, data) {
+            (None, None) => return wrong("file must have a file_id or file_data"),
+            (Some(_), Some(_)) => return wrong("file cannot have both file_id and file_data"),
+            (Some(_), None) if name.is_some() => {
+                return wrong("file cannot have filename when file_id is present");
+            }
+            (Some(_), None) => {
+                return wrong(
+                    "file_id is not supported. Pass the image as a base64 data url instead.",
+                );
+            }
+            (None, Some(data)) => data,
+        };
+        match DataUrl::parse(data) {
+            Some(url) if url.decodes() => {
+                if !url.is_image() {
+                    return wrong(
+                        "You have uploaded an unsupported file. Please make sure your file is valid and has one of the following formats: webp, png, jpeg, and gif.",
+                    );
+                }
+            }
+            _ => return wrong("file_data is not a valid base64 data url"),
+        }
+        Ok(ImageSource {
+            origin: ImageOrigin::DataUrl(data.to_owned()),
+            detail: ImageDetail::default(),
+            path: self.path(),
+        })
+    }
+
+    /// Where images of this message come from, as the texts of errors begin.
+    fn path(&self) -> String {
+        format!(".messages[{}]", self.at)
+    }
+}
