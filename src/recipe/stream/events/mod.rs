@@ -1,1 +1,45 @@
-//! Parsed output becomes protocol events: one file a protocol.
+//! Neutral events become those of a wire protocol: one file a protocol.
+
+pub(super) mod chat;
+pub(super) mod json;
+
+use std::fmt::Debug;
+
+use super::Event;
+use super::answer::{Answer, Parsed};
+use super::settings::ParserOptions;
+use crate::recipe::error::{Error, Stage};
+use crate::recipe::options::Protocol;
+
+/// Writes the events and the complete response of one protocol. The answer it gets already contains
+/// what the event says, so a protocol without state of its own needs none.
+pub(super) trait Writer: Debug + Send {
+    /// Writes what `event` leads to; `tokens` were generated for it.
+    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, events: &mut Vec<Event>);
+    /// Writes the protocol's error event.
+    fn failed(&mut self, http_status: u16, message: &str, answer: &Answer, events: &mut Vec<Event>);
+    /// The complete, non-streaming response.
+    fn response(&self, answer: &Answer) -> String;
+}
+
+/// The writer for the protocol of `options`.
+pub(super) fn writer(options: &ParserOptions) -> Result<Box<dyn Writer>, Error> {
+    match options.protocol {
+        Protocol::ChatCompletions => Ok(Box::new(chat::Chat::new(options))),
+        Protocol::Responses | Protocol::Messages | Protocol::Conversation => Err(Error::new(
+            Stage::Unsupported,
+            "",
+            "answers of this protocol cannot be written yet",
+        )),
+    }
+}
+
+/// The code of an error in the protocols of OpenAI.
+pub(super) fn error_code(http_status: u16) -> &'static str {
+    match http_status {
+        400 => "invalid_request_error",
+        429 => "rate_limit_error",
+        503 | 529 => "overloaded_error",
+        _ => "internal_error",
+    }
+}
