@@ -32,6 +32,18 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    /// Nobody is alive and nothing is held: the engine thread is gone.
+    pub(crate) fn clear_gauges(&self) {
+        for gauge in [
+            &self.running,
+            &self.waiting,
+            &self.paused,
+            &self.kv_blocks_used,
+        ] {
+            gauge.store(0, Relaxed);
+        }
+    }
+
     /// A copy; numbers of one moment only while the engine is idle.
     pub(crate) fn snapshot(&self) -> Stats {
         Stats {

@@ -1,8 +1,13 @@
 //! Runs a model: one thread decides, backends compute.
 //!
-//! `submit` copies a request onto the command ring; the engine thread drains it, asks the scheduler (a
-//! pure function) for a plan, runs the model over all rows of the plan at once, samples, and pushes the
-//! tokens to the request's queue. Every accepted request ends with exactly one `Done`.
+//! `submit` checks a request and copies it onto the command ring (`core.rs`); the engine thread (`worker.rs`)
+//! drains the ring, asks the scheduler, a pure function, for a plan, runs the model over all rows of the plan at
+//! once, samples, and pushes the tokens to the request's queue. Every accepted request ends with exactly one
+//! `Done`.
+//!
+//! Threads, all started by `sync.rs`: `fathom-engine`; `fathom-watch`, which ends everybody when a step does not
+//! end; `fathom-prepare-n`, which make deferred requests; `fathom-wake` of a queue with a wake interval. Nothing
+//! but the engine thread touches the model, the pools or a sequence.
 
 pub mod backend;
 mod core;
@@ -19,7 +24,7 @@ pub mod request;
 pub mod sampling;
 pub mod scheduler;
 mod sequence;
-mod sync;
+pub(crate) mod sync;
 pub mod weights;
 mod worker;
 
@@ -387,6 +392,54 @@ fn watch(core: &Core) {
             core.fail(error.clone());
             core.end_everyone(&error, FinishReason::Error, "engine_failed");
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::queue::QueueOptions;
+
+    #[test]
+    fn a_planned_engine_is_born_closed_and_tells_its_plan() {
+        let options = EngineOptions::default();
+        let tuning = Tuning::parse("", false).unwrap();
+        let report = LoadReport {
+            plan: serde_json::json!({"fits": false, "weight_bytes": 5}),
+            model_name: "tiny".to_owned(),
+            ..LoadReport::default()
+        };
+        let engine = Engine::planned(&options, &tuning, report).unwrap();
+        assert_eq!(engine.state(), EngineState::Closed);
+        let json: Value = serde_json::from_str(&engine.metrics_json()).unwrap();
+        assert_eq!(json["plan"]["fits"], false);
+        assert_eq!(json["state"], "closed");
+        assert_eq!(engine.info().model_name, "tiny");
+        let queue = Queue::new(QueueOptions::default()).unwrap();
+        let refused = engine.submit(&queue, Request::new(vec![0]), None);
+        assert_eq!(refused.unwrap_err().code, Code::Closed);
+        engine.shutdown(Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn handles_may_be_used_from_all_threads() {
+        fn is_shared<T: Send + Sync>() {}
+        is_shared::<Engine>();
+        is_shared::<Queue>();
+    }
+
+    #[test]
+    fn no_backend_is_built_in_without_a_loader() {
+        for plan_only in [false, true] {
+            let options = EngineOptions {
+                plan_only,
+                device: "abacus".to_owned(),
+                ..EngineOptions::default()
+            };
+            let error = Engine::open(&options, &mut |_, _| true).unwrap_err();
+            assert_eq!(error.code, Code::Unsupported);
+            assert!(error.message.contains("\"abacus\""));
         }
     }
 }

@@ -121,6 +121,7 @@ impl Worker {
         }
         // A model that panicked may do so again on drop.
         let _ = catch_unwind(AssertUnwindSafe(|| drop(self)));
+        core.counters.clear_gauges();
         core.mark_exited();
     }
 
@@ -516,12 +517,10 @@ impl Worker {
         let mut wanted = logits.chunks_exact(self.vocab);
         for &(key, row_count, ends) in &rows {
             let sequence = live(&mut self.sequences, key);
-            let counter = if sequence.is_decoding() {
-                &self.core.counters.tokens_decoded
-            } else {
-                &self.core.counters.tokens_prefilled
-            };
-            counter.fetch_add(row_count.into(), Relaxed);
+            if !sequence.is_decoding() {
+                let prefilled = &self.core.counters.tokens_prefilled;
+                prefilled.fetch_add(row_count.into(), Relaxed);
+            }
             sequence.computed += row_count;
             if ends {
                 let row = wanted.next().unwrap_or_default();
@@ -548,6 +547,7 @@ impl Worker {
                 return;
             }
         };
+        count(&self.core.counters.tokens_decoded);
         let top = &mut self.scratch.top;
         top.clear();
         let mut logprob = None;
