@@ -259,3 +259,633 @@ fn output_budgets_are_those_of_the_vectors() {
         }
     }
 }
+
+#[test]
+fn an_error_names_its_place_in_the_request() {
+    let image = |url: &str| json!([{"type": "image_url", "image_url": {"url": url}}]);
+    for (fields, stage, param) in [
+        (json!({"messages": {}}), Stage::Deserialize, "messages"),
+        (
+            json!({"messages": [{"role": "user", "content": 3}]}),
+            Stage::Deserialize,
+            "messages[0].content",
+        ),
+        (
+            json!({"messages": [{"role": "developer", "content": ""}]}),
+            Stage::Deserialize,
+            "messages[0].role",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": 1}}]}),
+            Stage::Deserialize,
+            "tools[0].function.name",
+        ),
+        (
+            json!({"max_tokens": 10.0}),
+            Stage::Deserialize,
+            "max_tokens",
+        ),
+        (
+            json!({"thinking": ["enabled"]}),
+            Stage::Deserialize,
+            "thinking",
+        ),
+        (json!({"temperature": 3}), Stage::Convert, "temperature"),
+        (json!({"stop": ["a", ""]}), Stage::Convert, "stop[1]"),
+        (
+            json!({"messages": [{"role": "user", "content": image("ftp://x")}]}),
+            Stage::Convert,
+            "messages[0].content",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "a b"}}]}),
+            Stage::Convert,
+            "tools[0].function.name",
+        ),
+        (
+            json!({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "x"}}}]}),
+            Stage::Convert,
+            "tools[0].function.parameters",
+        ),
+        (json!({"model": "other"}), Stage::Model, "model"),
+    ] {
+        let error = with(&json!({}), &body(fields.clone())).expect_err("it is refused");
+        assert_eq!(
+            (error.stage, error.param.as_str()),
+            (stage, param),
+            "{fields}: {error}"
+        );
+    }
+    let recipe = recipe(File::V41, &json!({}), 0);
+    for raw in ["[]", "3", "null", "\"x\"", "", "{", "{}x", "\u{FEFF}{}"] {
+        let error = prepare(&recipe, raw).expect_err("it is no request");
+        assert_eq!(error.stage, Stage::Deserialize, "{raw}");
+    }
+    let error = recipe
+        .prepare(Protocol::ChatCompletions, b"{\"model\": \"\xFF\"}", None)
+        .expect_err("it is not UTF-8");
+    assert_eq!(error.stage, Stage::Utf8);
+    for protocol in [
+        Protocol::Responses,
+        Protocol::Messages,
+        Protocol::Conversation,
+    ] {
+        let error = recipe
+            .prepare(protocol, b"{}", None)
+            .expect_err("not built yet");
+        assert_eq!(error.stage, Stage::Unsupported);
+    }
+}
+
+#[test]
+fn a_wrong_option_is_an_error_with_its_key() {
+    for (options, key) in [
+        (json!({"defualt_effort": "low"}), "defualt_effort"),
+        (json!({"default_thinking_mode": 1}), "default_thinking_mode"),
+        (json!({"default_effort": "none"}), "default_effort"),
+        (
+            json!({"reasoning_content_behavior": "drop"}),
+            "reasoning_content_behavior",
+        ),
+        (
+            json!({"thinking_max_tokens_upper_bound": 0}),
+            "thinking_max_tokens_upper_bound",
+        ),
+        (
+            json!({"thinking_max_tokens_upper_bound": 1u64 << 32}),
+            "thinking_max_tokens_upper_bound",
+        ),
+        (json!({"effort": 101}), "effort"),
+        (json!({"task": "sing"}), "task"),
+        (json!({"fixes": ["everything"]}), "fixes"),
+        (json!({"parsing": {"stop": []}}), "parsing.stop"),
+        (
+            json!({"parsing": {"thinking_initial_stage": "middle"}}),
+            "parsing.thinking_initial_stage",
+        ),
+        (json!({"special_tokens": {"bos": 1}}), "special_tokens.bos"),
+        (
+            json!({"special_tokens": {"sos": "x"}}),
+            "special_tokens.sos",
+        ),
+        (
+            json!({"special_tokens": {"image": "a"}, "image_token": "b"}),
+            "image_token",
+        ),
+        (json!({"max_choices": 256}), "max_choices"),
+        (json!({"image_sizes": [[1]]}), "image_sizes"),
+        (json!({"fetch_ports": ["0"]}), "fetch_ports"),
+        (json!({"cache_bytes": -1}), "cache_bytes"),
+        (json!({"id_seed": 1.5}), "id_seed"),
+        (json!({"model_aliases": {"a": "v9"}}), "model_aliases"),
+        (json!([]), "options_json"),
+    ] {
+        let recipe = RecipeOptions {
+            options_json: options.to_string(),
+            ..RecipeOptions::default()
+        };
+        let error = Recipe::open(&recipe).expect_err("the option is wrong");
+        assert_eq!(
+            (error.stage, error.param.as_str()),
+            (Stage::Option, key),
+            "{error}"
+        );
+    }
+}
+
+/// Every documented key with a value other than its default.
+fn all_options() -> Value {
+    let text = r#"{
+        "default_thinking_mode": false, "reasoning_content_behavior": "reject",
+        "responses_web_search": "reject", "messages_web_search": "drop",
+        "thinking_max_tokens_upper_bound": 7, "non_thinking_max_tokens_upper_bound": 8,
+        "default_effort": "low", "model_aliases": {"m": "v4.1"}, "models_replace": true,
+        "alias_preset": "official_api", "official_pro": "v4.1",
+        "special_tokens": {"bos": "", "/ref": "x"}, "image_token": "<｜deepseek_image｜>",
+        "allow_numeric_effort": true, "effort": 40, "task": "title", "messages_prefill": true,
+        "accept_max_completion_tokens": true, "reject_unknown_fields": true, "engine_params": true,
+        "max_choices": 4, "v4_reference_exact": true, "fixes": "all",
+        "messages_error_shape": "openai", "error_param": true, "recovery": "strict",
+        "parsing": {"parse_tool_calls": true, "thinking_initial_stage": null, "stop_sequences": ["x"]},
+        "unterminated_reasoning": "content", "include_stop_sequence": true, "late_ready": "correct",
+        "usage_chunk": "openai", "system_fingerprint": "f", "signature": "s", "id_seed": 18446744073709551615,
+        "image_exif": "ignore", "image_resampler": "opencv_cubic", "image_alpha": "blend",
+        "image_fit": "once", "image_sizes": [null, [3, 4]], "image_max_side": 1,
+        "image_max_side_many": 2, "image_many": 3, "image_low_side": 4, "image_url_bytes": 5,
+        "image_decode_ms": 6, "fetch_connect_ms": 7, "fetch_attempt_ms": 8, "fetch_retries": 0,
+        "fetch_retry_429": true, "fetch_strict_content_type": true, "fetch_ports": ["80", "8000-8080"],
+        "cache_bytes": 0}"#;
+    serde_json::from_str(text).expect("it is JSON")
+}
+
+#[test]
+fn every_documented_option_is_known_and_a_request_may_set_those_that_are_its_own() {
+    const OF_THE_RECIPE: [&str; 20] = [
+        "model_aliases",
+        "models_replace",
+        "alias_preset",
+        "official_pro",
+        "special_tokens",
+        "image_token",
+        "max_choices",
+        "image_max_side",
+        "image_max_side_many",
+        "image_many",
+        "image_low_side",
+        "image_url_bytes",
+        "image_decode_ms",
+        "fetch_connect_ms",
+        "fetch_attempt_ms",
+        "fetch_retries",
+        "fetch_retry_429",
+        "fetch_strict_content_type",
+        "fetch_ports",
+        "cache_bytes",
+    ];
+    let options = all_options();
+    recipe(File::V41, &options, 0);
+    let recipe = recipe(File::V41, &json!({}), 0);
+    let body = body(json!({})).to_string();
+    for (key, value) in options.as_object().expect("a map") {
+        let one = json!({ key: value }).to_string();
+        let found = recipe.prepare(Protocol::ChatCompletions, body.as_bytes(), Some(&one));
+        if OF_THE_RECIPE.contains(&key.as_str()) {
+            let error = found.expect_err(key);
+            assert_eq!((error.stage, &error.param), (Stage::Option, key));
+        } else {
+            found.unwrap_or_else(|error| panic!("{key}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn options_of_a_request_change_this_request_only() {
+    let recipe = recipe(File::V41, &json!({"default_thinking_mode": false}), 0);
+    let body = body(json!({})).to_string();
+    let thinks = |options: Option<&str>| {
+        let prepared = recipe.prepare(Protocol::ChatCompletions, body.as_bytes(), options);
+        prepared.expect("it is valid").conversation.thinking_mode
+    };
+    assert!(!thinks(None));
+    assert!(thinks(Some("{\"default_thinking_mode\": true}")));
+    assert!(!thinks(None));
+}
+
+#[test]
+fn effort_may_be_a_number_where_the_host_allows_it() {
+    let allow = json!({"allow_numeric_effort": true});
+    let prepared = with(&allow, &body(json!({"reasoning_effort": 42}))).expect("42 is allowed");
+    assert!(
+        prepared
+            .prompt
+            .text
+            .contains("Reasoning Effort: 42 (range 1-100")
+    );
+    let decided: Value = serde_json::from_str(&prepared.options_json()).expect("an object");
+    assert_eq!(decided["conversation"]["reasoning_effort"], 42);
+    let hundred = with(&allow, &body(json!({"reasoning_effort": 100}))).expect("100 is allowed");
+    assert_eq!(hundred.max_tokens, 131_072);
+
+    let error = with(&allow, &body(json!({"reasoning_effort": 0}))).expect_err("0 is too low");
+    assert_eq!(
+        error.message,
+        "Invalid reasoning_effort value, the valid range of reasoning_effort is [1, 100]"
+    );
+    let error = with(&allow, &body(json!({"reasoning_effort": 0.5}))).expect_err("a float");
+    assert_eq!(error.stage, Stage::Deserialize);
+    let error = with(&allow, &body(json!({"reasoning_effort": 42, "model": V4}))).expect_err("V4");
+    assert_eq!(error.stage, Stage::Convert);
+    let error = with(&json!({}), &body(json!({"reasoning_effort": 42}))).expect_err("not allowed");
+    assert_eq!(error.stage, Stage::Deserialize);
+}
+
+#[test]
+fn the_effort_of_the_host_wins() {
+    let request = body(json!({"thinking": {"type": "enabled"}, "reasoning_effort": "max"}));
+    let off = with(&json!({"effort": "none"}), &request).expect("it is valid");
+    assert!(!off.conversation.thinking_mode);
+    let low = with(
+        &json!({"effort": "minimal"}),
+        &body(json!({"thinking": {"type": "disabled"}})),
+    );
+    assert!(
+        low.expect("it is valid")
+            .prompt
+            .text
+            .contains("Reasoning Effort: 50")
+    );
+    let usual = with(&json!({"default_effort": "ultra"}), &body(json!({}))).expect("it is valid");
+    assert!(usual.prompt.text.contains("Reasoning Effort: 100"));
+    let error = with(&json!({"effort": 7}), &body(json!({"model": V4}))).expect_err("V4 has names");
+    assert_eq!(
+        (error.stage, error.param.as_str()),
+        (Stage::Option, "effort")
+    );
+}
+
+#[test]
+fn a_task_replaces_the_header_of_the_answer() {
+    let end = |task: &str, request: &Value| {
+        let prepared = with(&json!({ "task": task }), request).expect("it is valid");
+        let last = prepared.special_ranges().last().expect("a header").clone();
+        let spelled = prepared.prompt.text[last].to_owned();
+        (
+            spelled,
+            prepared.parsing.thinking_initial_stage.is_some(),
+            prepared.prompt.text,
+        )
+    };
+    let (token, thinks, text) = end("title", &body(json!({})));
+    assert_eq!((token.as_str(), thinks), ("<｜title｜>", false));
+    assert!(text.ends_with("hi json<｜title｜>"), "{text}");
+    let (token, thinks, text) = end("action", &body(json!({})));
+    assert_eq!((token.as_str(), thinks), ("<｜action｜>", true));
+    assert!(
+        text.ends_with("<｜Assistant｜><think><｜action｜>"),
+        "{text}"
+    );
+}
+
+#[test]
+fn fields_without_effect_are_told_as_warnings() {
+    let request = json!({
+        "model": V41, "temperature": 0.5, "top_p": 0.5, "presence_penalty": 1, "store": true,
+        "user": "u", "logit_bias": {"1": 2}, "parallel_tool_calls": true, "surprise": 1, "metadata": null,
+        "thinking": {"type": "enabled", "budget_tokens": 5},
+        "messages": [
+            {"role": "assistant", "content": "a", "reasoning_content": "because"},
+            {"role": "latest_reminder", "content": "1"}, {"role": "latest_reminder", "content": "2"},
+        ],
+    });
+    let prepared = with(&json!({}), &request).expect("it is accepted");
+    let found: Vec<(&str, &str)> = prepared
+        .warnings
+        .iter()
+        .map(|w| (w.code, w.param.as_str()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("ignored_state", "store"),
+            ("ignored_field", "user"),
+            ("ignored_field", "logit_bias"),
+            ("ignored_field", "parallel_tool_calls"),
+            ("unknown_field", "surprise"),
+            ("ignored_field", "thinking.budget_tokens"),
+            ("dropped_reminder", "messages[2]"),
+            ("ignored_value", "temperature"),
+            ("ignored_value", "top_p"),
+            ("ignored_value", "presence_penalty"),
+            ("dropped_reasoning", "messages[0].reasoning_content"),
+        ]
+    );
+    let decided: Value = serde_json::from_str(&prepared.options_json()).expect("an object");
+    assert_eq!(decided["warnings"][0]["code"], "ignored_state");
+    assert_eq!(decided["context_limit"], 1_048_576);
+    assert_eq!(decided["recovery"], "robust");
+    assert_eq!(decided["include_usage"], false);
+
+    let error = with(&json!({"reject_unknown_fields": true}), &request).expect_err("it is strict");
+    assert_eq!(error.param, "surprise");
+}
+
+#[test]
+fn parameters_of_the_engine_travel_on_when_the_host_asks() {
+    let request = body(
+        json!({"top_k": 5, "min_p": 0.1, "logit_bias": {"1": 2}, "presence_penalty": -1, "n": 2}),
+    );
+    let options = json!({"engine_params": true, "max_choices": 2});
+    let prepared = with(&options, &request).expect("it is valid");
+    assert!(prepared.warnings.is_empty(), "{:?}", prepared.warnings);
+    let decided: Value = serde_json::from_str(&prepared.options_json()).expect("an object");
+    let inference = &decided["inference_options"];
+    assert_eq!(inference["top_k"], 5);
+    assert_eq!(inference["min_p"], 0.1);
+    assert_eq!(inference["presence_penalty"], -1.0);
+    assert_eq!(inference["logit_bias"], json!({"1": 2}));
+    assert_eq!(inference["n"], 2);
+    assert!(with(&options, &body(json!({"n": 3}))).is_err());
+}
+
+#[test]
+fn max_completion_tokens_is_an_alias_where_the_host_accepts_it() {
+    let accept = json!({"accept_max_completion_tokens": true});
+    let max_tokens = |options: &Value, more: Value| {
+        with(options, &body(more)).map(|prepared| prepared.inference.max_tokens)
+    };
+    assert_eq!(
+        max_tokens(&accept, json!({"max_completion_tokens": 9})),
+        Ok(Some(9))
+    );
+    assert_eq!(
+        max_tokens(&json!({}), json!({"max_completion_tokens": 9})),
+        Ok(None)
+    );
+    let both = json!({"max_completion_tokens": 9, "max_tokens": 8});
+    assert!(max_tokens(&accept, both).is_err());
+}
+
+#[test]
+fn fixes_are_off_until_they_are_asked_for() {
+    let fix = |name: &str| json!({"fixes": [name]});
+    let tool = |parameters: Value| json!([{"type": "function", "function": {"name": "f", "parameters": parameters}}]);
+
+    let request = body(json!({"tools": tool(json!({}))}));
+    assert!(with(&json!({}), &request).is_err());
+    let fixed = with(&fix("empty_schema"), &request).expect("it is accepted");
+    assert_eq!(
+        fixed.conversation.tools[0].parameters,
+        json!({"type": "object", "properties": {}})
+    );
+
+    let request =
+        body(json!({"tools": tool(json!({"type": "object"})), "tool_choice": "required"}));
+    assert!(with(&json!({}), &request).is_err());
+    let fixed = with(&fix("thinking_tool_choice"), &request).expect("it is accepted");
+    assert!(fixed.prompt.text.ends_with("<｜Assistant｜><think>"));
+    assert!(!fixed.parsing.starts_in_tool_calls);
+    let kind = fixed
+        .inference
+        .output_constraint
+        .expect("calls are required");
+    assert_eq!(kind["kind"], "tool_call_required");
+
+    let request = body(json!({"tools": [{"type": "function", "function": {"name": "a::b"}}]}));
+    assert!(with(&json!({}), &request).is_err());
+    assert!(with(&fix("chat_namespaces"), &request).is_ok());
+
+    let reminders = body(
+        json!({"messages": [{"role": "latest_reminder", "content": "old"}, {"role": "latest_reminder", "content": "new"}]}),
+    );
+    let shows = |options: &Value, word| {
+        with(options, &reminders)
+            .expect("valid")
+            .prompt
+            .text
+            .contains(word)
+    };
+    assert!(shows(&json!({}), "old") && !shows(&json!({}), "new"));
+    assert!(shows(&fix("keep_last_reminder"), "new") && !shows(&fix("keep_last_reminder"), "old"));
+
+    let prefix = body(
+        json!({"messages": [{"role": "assistant", "content": "", "reasoning_content": "ergo", "prefix": true}]}),
+    );
+    assert!(
+        !with(&json!({}), &prefix)
+            .expect("valid")
+            .prompt
+            .text
+            .contains("ergo")
+    );
+    let fixed = with(&fix("prefix_reasoning_first"), &prefix).expect("valid");
+    assert!(
+        fixed.prompt.text.ends_with("<think>ergo"),
+        "{}",
+        fixed.prompt.text
+    );
+
+    let newer = body(json!({
+        "messages": [
+            {"role": "developer", "content": "rules"}, {"role": "user", "content": "u"},
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+        ],
+        "tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "g"}}],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "g"}}]}},
+        "max_completion_tokens": 3,
+    }));
+    assert!(with(&json!({}), &newer).is_err());
+    let fixed = with(&fix("newer_inputs"), &newer).expect("valid");
+    assert_eq!(fixed.conversation.tools.len(), 1);
+    assert_eq!(fixed.conversation.tools[0].name, "g");
+    assert_eq!(fixed.inference.max_tokens, Some(3));
+    assert!(
+        fixed
+            .warnings
+            .iter()
+            .any(|w| w.code == "dropped_tool" && w.param == "tools[0].function")
+    );
+
+    let header = body(
+        json!({"messages": [{"role": "system", "content": "X-Anthropic-Billing-Header: 1\nYou are"}, {"role": "user", "content": "u"}]}),
+    );
+    assert!(
+        with(&json!({}), &header)
+            .expect("valid")
+            .prompt
+            .text
+            .contains("Billing")
+    );
+    assert!(
+        !with(&fix("one_billing_header_rule"), &header)
+            .expect("valid")
+            .prompt
+            .text
+            .contains("Billing")
+    );
+}
+
+#[test]
+fn v4_follows_its_published_encoder_when_asked() {
+    let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}});
+    let request = json!({
+        "model": V4, "thinking": {"type": "disabled"},
+        "messages": [
+            {"role": "user", "content": "u"},
+            {"role": "assistant", "content": "", "tool_calls": [call("b", "{}"), call("a", "{\"x\": 1e-6}")]},
+            {"role": "tool", "tool_call_id": "a", "content": "A"},
+            {"role": "tool", "tool_call_id": "b", "content": "B"},
+        ],
+    });
+    let text = |options: &Value| {
+        let prepared = prepare(&recipe(File::V4, options, 0), &request.to_string());
+        prepared.expect("it is valid").prompt.text
+    };
+    let default = text(&json!({}));
+    assert!(default.contains("<tool_result>A</tool_result>\n\n<tool_result>B</tool_result>"));
+    assert!(default.contains(">1e-6</") && default.contains("name=\"f\">\n</｜DSML｜invoke>"));
+    let exact = text(&json!({"v4_reference_exact": true}));
+    assert!(exact.contains("<tool_result>B</tool_result>\n\n<tool_result>A</tool_result>"));
+    assert!(exact.contains(">1e-06</") && exact.contains("name=\"f\">\n\n</｜DSML｜invoke>"));
+}
+
+#[test]
+fn the_image_token_is_spelled_as_the_tokenizer_file_says() {
+    let request = body(json!({"messages": [{"role": "user", "content": [
+        {"type": "text", "text": "<｜deepseek_image｜>"},
+        {"type": "image_url", "image_url": {"url": "https://e.test/1.png"}}]}]}));
+    for (file, spelling) in [
+        (File::V41, "<｜image｜>"),
+        (File::V41Checkpoint, "<｜deepseek_image｜>"),
+    ] {
+        let prepared = prepare(&recipe(file, &json!({}), 0), &request.to_string()).expect("valid");
+        let position = prepared.images[0].position.expect("it has a placeholder");
+        assert_eq!(prepared.tokens[position], 129_264);
+        assert!(
+            prepared
+                .prompt
+                .text
+                .contains(&format!("\n\n{spelling}<｜Assistant｜>"))
+        );
+        assert_eq!(
+            prepared.tokens.iter().filter(|id| **id == 129_264).count(),
+            1
+        );
+    }
+}
+
+#[test]
+fn a_recipe_without_a_tokenizer_gives_the_prompt() {
+    let recipe = Recipe::open(&RecipeOptions::default()).expect("nothing is needed");
+    let prepared = prepare(&recipe, &body(json!({})).to_string()).expect("it is valid");
+    assert!(prepared.tokens.is_empty());
+    assert!(
+        prepared
+            .prompt
+            .text
+            .ends_with("hi json<｜Assistant｜><think>")
+    );
+    assert_eq!(prepared.max_tokens, 65_536);
+}
+
+#[test]
+fn the_demo_model_takes_chat_requests() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("models/fathom-demo");
+    let recipe = Recipe::open(&RecipeOptions {
+        tokenizer_path: Some(folder),
+        aliases_json: r#"{"demo": "v4.1"}"#.to_owned(),
+        max_context: 2048,
+        ..RecipeOptions::default()
+    })
+    .unwrap_or_else(|error| panic!("{error}"));
+    let request = body(json!({"model": "demo", "thinking": {"type": "disabled"}}));
+    let prepared = prepare(&recipe, &request.to_string()).expect("it is valid");
+    let tokenizer = recipe.tokenizer().expect("one was given");
+    let text: Vec<u8> = prepared
+        .tokens
+        .iter()
+        .flat_map(|id| tokenizer.token_bytes(*id).expect("ids are known"))
+        .copied()
+        .collect();
+    assert_eq!(text, prepared.prompt.text.as_bytes());
+    assert_eq!(prepared.max_tokens as usize, 2048 - prepared.tokens.len());
+}
+
+mod damaged {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Replaces the value that the steps lead to.
+    fn damage(value: &mut Value, steps: &[usize], with: Value) {
+        let next = steps.split_first().and_then(|(step, rest)| {
+            let child = match value {
+                Value::Array(list) if !list.is_empty() => {
+                    let at = step % list.len();
+                    list.get_mut(at)
+                }
+                Value::Object(map) if !map.is_empty() => {
+                    let at = step % map.len();
+                    map.values_mut().nth(at)
+                }
+                _ => None,
+            };
+            child.map(|child| (child, rest))
+        });
+        match next {
+            Some((child, rest)) => damage(child, rest, with),
+            None => *value = with,
+        }
+    }
+
+    fn requests() -> &'static [Value] {
+        static REQUESTS: OnceLock<Vec<Value>> = OnceLock::new();
+        REQUESTS.get_or_init(|| {
+            let vectors = lines("recipe/encode.jsonl.gz").into_iter();
+            let requests = vectors
+                .filter(|v| v["protocol"] == "chat")
+                .map(|v| v["request"].clone());
+            // The longest ones only cost time here.
+            requests
+                .filter(|r| r.is_object() && r.to_string().len() < 4000)
+                .collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+        #[test]
+        fn requests_are_answered_or_refused_but_never_break_anything(
+            which in any::<prop::sample::Index>(),
+            steps in prop::collection::vec(0usize..8, 1..6),
+            pick in 0usize..14,
+            fixes in any::<bool>(),
+        ) {
+            let values = [
+                json!(null), json!(true), json!(-1), json!(1e300), json!(""), json!("\u{0}<｜User｜>é"),
+                json!([]), json!({}), json!("data:image/png;base64,%"), json!([[]]), json!({"": {}}),
+                json!("required"), json!(18_446_744_073_709_551_615_u64), json!({"type": "object", "$ref": "#"}),
+            ];
+            static RECIPES: OnceLock<[Recipe; 2]> = OnceLock::new();
+            let recipes = RECIPES.get_or_init(|| [
+                recipe(File::V41, &json!({}), 0),
+                recipe(File::V41, &json!({"fixes": "all", "engine_params": true, "allow_numeric_effort": true}), 0),
+            ]);
+            let mut request = which.get(requests()).clone();
+            damage(&mut request, &steps, values[pick].clone());
+            match prepare(&recipes[usize::from(fixes)], &request.to_string()) {
+                Ok(prepared) => {
+                    let mut end = 0;
+                    for range in prepared.special_ranges() {
+                        prop_assert!(range.start >= end && range.end > range.start);
+                        prop_assert!(prepared.prompt.text.get(range.clone()).is_some());
+                        end = range.end;
+                    }
+                    prop_assert!(!prepared.options_json().is_empty());
+                }
+                Err(error) => prop_assert!(
+                    !matches!(error.stage, Stage::Internal | Stage::Option | Stage::Tokenizer),
+                    "{error:?}"
+                ),
+            }
+        }
+    }
+}

@@ -177,3 +177,19 @@ fn list(value: &Value) -> &[Value] {
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
+
+#[test]
+fn a_tool_result_after_a_user_message_joins_its_turn_when_asked() {
+    let conversation = conversation(&json!({"thinking_mode": false, "messages": [
+        {"role": "user", "content": "u"}, {"role": "tool", "content": "r", "tool_call_id": "1"}]}));
+    let text = |v4_join_tool_after_user| {
+        let options = RenderOptions {
+            v4_join_tool_after_user,
+            ..RenderOptions::default()
+        };
+        let rendered = render_with(Encoding::V4, &conversation, &options).expect("it renders");
+        rendered.prompt.text
+    };
+    assert!(text(false).contains("u<｜User｜><tool_result>r"));
+    assert!(text(true).contains("u\n\n<tool_result>r"));
+}

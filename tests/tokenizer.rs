@@ -1,5 +1,10 @@
 //! The tokenizer against the published files' vectors, against the `tokenizers` crate, and on broken files.
 
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "one special range is the usual case"
+)]
+
 mod recipe_support;
 
 use std::path::Path;

@@ -51,7 +51,8 @@ pub(super) fn render<'a>(
         ));
     }
     // The extras belong to the first system message; without one, to an empty one before all others.
-    if has_extras && !leads {
+    let inserted = has_extras && !leads;
+    if inserted {
         write_extras(&mut out, conversation);
     }
     let last_user = turns
@@ -61,7 +62,7 @@ pub(super) fn render<'a>(
     for (at, turn) in turns.iter().enumerate() {
         match turn {
             Turn::System(content, tools) => {
-                if at > 0 || (has_extras && !leads) {
+                if at > 0 || inserted {
                     out.special(System);
                 }
                 out.content(*content);
@@ -97,7 +98,7 @@ pub(super) fn render<'a>(
                 if let Some(task) = options.task.filter(|_| answers_task) {
                     write_header(&mut out, conversation, Some(task));
                 } else {
-                    let leading = at == 0 && !(has_extras && !leads);
+                    let leading = at == 0 && !inserted;
                     let may_reason = conversation.thinking_mode
                         && (!leading || (options.prefix_reasoning_first && message.prefix));
                     write_opening(&mut out, conversation, message, may_reason);

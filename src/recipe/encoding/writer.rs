@@ -76,21 +76,27 @@ impl<'a> Writer<'a> {
 
     /// Appends what an assistant wrote: grounding tokens in it are special, nothing else is.
     pub(super) fn assistant_text(&mut self, text: &str) {
-        let tokens = self.tokens;
-        let mut rest = text;
-        // Grounding tokens are rare; the first byte of a spelling rules most positions out.
-        while let Some((at, spelling)) = GROUNDING
-            .iter()
-            .map(|token| tokens.spelling(*token))
-            .filter(|spelling| !spelling.is_empty())
-            .filter_map(|spelling| Some((rest.find(spelling)?, spelling)))
-            .min_by_key(|(at, spelling)| (*at, std::cmp::Reverse(spelling.len())))
-        {
-            self.text(&rest[..at]);
-            self.special_spelling(spelling);
-            rest = &rest[at + spelling.len()..];
+        let spellings = GROUNDING.map(|token| self.tokens.spelling(token));
+        // One walk over the text whatever it holds: only where a spelling may begin are they compared.
+        let begins = |c: char| spellings.iter().any(|spelling| spelling.starts_with(c));
+        let (mut done, mut at) = (0, 0);
+        while let Some(found) = text[at..].find(begins) {
+            let here = at + found;
+            let matching = spellings
+                .iter()
+                .filter(|spelling| !spelling.is_empty() && text[here..].starts_with(**spelling))
+                .max_by_key(|spelling| spelling.len());
+            at = match matching {
+                Some(spelling) => {
+                    self.text(&text[done..here]);
+                    self.special_spelling(spelling);
+                    done = here + spelling.len();
+                    done
+                }
+                None => here + text[here..].chars().next().map_or(1, char::len_utf8),
+            };
         }
-        self.text(rest);
+        self.text(&text[done..]);
     }
 
     fn special_spelling(&mut self, spelling: &str) {

@@ -4,7 +4,7 @@ use super::read::Node;
 use super::{Context, refused};
 use crate::recipe::conversation::{InputMessage, ReasoningEffort, ToolCall};
 use crate::recipe::encoding::Encoding;
-use crate::recipe::error::Error;
+use crate::recipe::error::{Error, Stage};
 use crate::recipe::settings::{Effort, Settings};
 
 /// `thinking` of a request.
@@ -73,7 +73,8 @@ pub(super) fn mode(
     if let Some(Effort::On(ReasoningEffort::Percent(_))) = settings.effort
         && context.encoding == Encoding::V4
     {
-        return Err(refused(
+        return Err(Error::new(
+            Stage::Option,
             "effort",
             "option \"effort\": V4 models take the names only, not a number",
         ));

@@ -49,7 +49,7 @@ impl Bpe {
     /// become). Every byte must be an entry; the byte that is not comes back as the error.
     pub(super) fn new(
         entries: Vec<(Vec<u8>, u32)>,
-        merges: &[((u32, u32), u32)],
+        merges: &[super::file::Merge],
         ignore_merges: bool,
     ) -> Result<Self, u8> {
         let longest = entries.iter().map(|(bytes, _)| bytes.len()).max();

@@ -19,7 +19,7 @@ pub(super) struct File {
     /// Entries of the model: spelling and id.
     pub(super) vocab: Vec<(String, u32)>,
     /// Pairs of ids, best first, with the id they become.
-    pub(super) merges: Vec<((u32, u32), u32)>,
+    pub(super) merges: Vec<Merge>,
     /// Take entries whole whatever the merges say.
     pub(super) ignore_merges: bool,
     /// Named tokens, special or not.
@@ -27,6 +27,9 @@ pub(super) struct File {
     /// How text is cut before BPE.
     pub(super) splitter: Splitter,
 }
+
+/// Two ids, and the id they become.
+pub(super) type Merge = ((u32, u32), u32);
 
 /// One entry of `added_tokens`.
 pub(super) struct Added {
@@ -145,7 +148,7 @@ fn vocab(field: &Value) -> Result<Vec<(String, u32)>, Error> {
 fn merges(
     field: &Value,
     ids: &HashMap<&str, u32, ahash::RandomState>,
-) -> Result<Vec<((u32, u32), u32)>, Error> {
+) -> Result<Vec<Merge>, Error> {
     let list = array(field, "model.merges")?;
     list.iter()
         .enumerate()
