@@ -1,7 +1,8 @@
 //! Rates of the CPU kernels beside what the machine's memory gives: `cargo bench --bench kernels`.
 //!
 //! Arguments choose: a tier (`amx`, `avx512`, `avx2`, `portable`), a number of threads, `plain` for f32
-//! activations, and names of parts (`linear`, `attend`, `index`, `pool`). Each figure is the best of several
+//! activations, and names of parts (`memory`, `linear`, `attend`, `index`, `pool`), and of formats. `cores` counts processor time, for a machine
+//! that others use too. Each figure is the best of several
 //! rounds: other programs may share the machine.
 
 use std::hint::black_box;
@@ -47,13 +48,18 @@ fn main() {
         );
     }
     if wants("pool") {
-        let seconds = best(200, || cpu.parallel(2, 1 << 30, &|i| _ = black_box(i)));
+        let seconds = best(200, None, || {
+            cpu.parallel(2, 1 << 30, &|i| _ = black_box(i))
+        });
         println!("pool: {:.2} µs for an empty call", seconds * 1e6);
     }
     if wants("linear") {
+        let formats = ["fp8/128", "fp8/32", "fp4", "bf16", "f32"];
         let exact = !has("plain");
-        for name in ["fp8/128", "fp8/32", "fp4", "bf16", "f32"] {
-            linear(&cpu, name, exact);
+        for name in formats {
+            if has(name) || !formats.iter().any(|f| has(f)) {
+                linear(&cpu, name, exact);
+            }
         }
     }
     if wants("attend") {
@@ -64,12 +70,36 @@ fn main() {
     }
 }
 
-fn best(rounds: usize, mut body: impl FnMut()) -> f64 {
+/// With the argument `cores`, rates are by processor time.
+fn by_cores(cpu: &Cpu) -> Option<usize> {
+    std::env::args()
+        .any(|a| a == "cores")
+        .then_some(cpu.threads())
+}
+
+/// Seconds of the best round: by the clock, or, with `by_cores`, processor time over the threads. The latter
+/// is what the clock would show were nobody else on the machine (except for caches and memory).
+fn best(rounds: usize, by_cores: Option<usize>, mut body: impl FnMut()) -> f64 {
     (0..rounds).fold(f64::INFINITY, |best, _| {
-        let start = Instant::now();
+        let (start, used) = (Instant::now(), processor_time());
         body();
-        best.min(start.elapsed().as_secs_f64())
+        best.min(match by_cores {
+            Some(threads) => (processor_time() - used) / threads as f64,
+            None => start.elapsed().as_secs_f64(),
+        })
     })
+}
+
+/// Seconds that all threads of this process have run.
+fn processor_time() -> f64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes the one structure that it is given.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
+    assert_eq!(status, 0, "the clock of the process can be read");
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
 fn noise(index: usize) -> u64 {
@@ -94,7 +124,7 @@ fn values(len: usize, exact: bool) -> Vec<f32> {
 fn bandwidth(cpu: &Cpu) -> f64 {
     let data: Vec<u64> = (0..CYCLE / 8).map(|i| i as u64).collect();
     let parts: Vec<&[u64]> = data.chunks(1 << 16).collect();
-    let seconds = best(5, || {
+    let seconds = best(5, by_cores(cpu), || {
         cpu.parallel(parts.len(), 1 << 30, &|i| {
             let sums = parts[i].chunks_exact(8).fold([0u64; 8], |mut sums, eight| {
                 for (sum, value) in sums.iter_mut().zip(eight) {
@@ -174,7 +204,7 @@ fn linear(cpu: &Cpu, name: &str, exact: bool) {
         let mut y = vec![0.0; count * SIZE];
         let mut next = 0;
         let rounds = if count == 1 { 2 * matrices.len() } else { 8 };
-        let seconds = best(rounds.min(64), || {
+        let seconds = best(rounds.min(64), by_cores(cpu), || {
             let w = &matrices[next % matrices.len()];
             next += 1;
             cpu.linear(&mut [Linear {
@@ -208,7 +238,7 @@ fn attend(cpu: &Cpu, exact: bool) {
         } else {
             Keys::F32(&keys)
         };
-        let seconds = best(40, || {
+        let seconds = best(40, Some(1), || {
             cpu.attend(&mut Attend {
                 q: &q,
                 keys,
@@ -236,7 +266,7 @@ fn index(cpu: &Cpu) {
         let halves: Vec<u16> = keys.iter().map(|v| (v.to_bits() >> 16) as u16).collect();
         let w = values(heads, false);
         let mut out = vec![0.0; n];
-        let seconds = best(20, || {
+        let seconds = best(20, Some(1), || {
             cpu.index_scores(&q, &w, Keys::Bf16(&halves), width, &mut out);
         });
         let operations = 2.0 * (heads * n * width) as f64;

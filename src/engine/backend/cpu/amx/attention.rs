@@ -80,10 +80,10 @@ fn pack_queries<'a>(q: &[f32], width: usize, buffer: &'a mut Scratch) -> &'a [u1
                     *pair = upper_halves(&q[at..at + DEPTH]);
                 }
             }
-            transpose(&mut pairs);
-            for (pair, out) in pairs.iter().zip(out.chunks_exact_mut(DEPTH)) {
-                // SAFETY: 32 values of 16 bits.
-                unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), *pair) };
+            assert_eq!(out.len(), TILE);
+            for (i, pair) in transpose(pairs).into_iter().enumerate() {
+                // SAFETY: 32 of the tile's values of 16 bits.
+                unsafe { _mm512_storeu_si512(out.as_mut_ptr().add(i * DEPTH).cast(), pair) };
             }
         }
     }
@@ -286,33 +286,37 @@ impl Softmax<'_> {
         }
         let inverse = _mm512_div_ps(_mm512_set1_ps(1.0), total);
         for (pair, out) in shares.chunks_exact_mut(TILE).enumerate() {
-            let mut strips = [[_mm512_setzero_si512(); ROWS]; 2];
-            for (strip, rows) in strips.iter_mut().enumerate() {
-                let first = pair * PAIR + strip * ROWS;
-                for (j, row) in rows
-                    .iter_mut()
-                    .enumerate()
-                    .take(self.n.saturating_sub(first))
-                {
-                    let at = self.at(first + j);
-                    // SAFETY: sixteen scores.
-                    let e = unsafe { _mm512_loadu_ps(self.all[at..at + ROWS].as_ptr()) };
-                    *row = _mm512_castps_si512(_mm512_mul_ps(e, inverse));
-                }
-                transpose(rows);
-            }
-            for (h, out) in out.chunks_exact_mut(DEPTH).enumerate() {
-                let left = _mm512_castsi512_ps(strips[0][h]);
-                let right = _mm512_castsi512_ps(strips[1][h]);
+            let left = self.strip(pair * PAIR, inverse);
+            let right = self.strip(pair * PAIR + ROWS, inverse);
+            assert_eq!(out.len(), TILE);
+            for h in 0..ROWS {
+                let (left, right) = (_mm512_castsi512_ps(left[h]), _mm512_castsi512_ps(right[h]));
                 // The first argument makes the upper half.
                 let both = _mm512_cvtne2ps_pbh(right, left);
-                // SAFETY: 32 values of 16 bits, in a type of the same size.
+                // SAFETY: 32 of the tile's values of 16 bits, in a type of the same size.
                 unsafe {
                     let both = std::mem::transmute::<__m512bh, __m512i>(both);
-                    _mm512_storeu_si512(out.as_mut_ptr().cast(), both);
+                    _mm512_storeu_si512(out.as_mut_ptr().add(h * DEPTH).cast(), both);
                 }
             }
         }
+    }
+
+    /// Shares of sixteen keys from `first` on, a row a head; zero where there is no key.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    fn strip(&self, first: usize, inverse: __m512) -> [__m512i; ROWS] {
+        let from = self.at(first);
+        let scores = &self.all[from..from + SUM];
+        let mut rows = [_mm512_setzero_si512(); ROWS];
+        for (j, row) in rows.iter_mut().enumerate() {
+            if first + j < self.n {
+                // SAFETY: sixteen scores of the tile.
+                let e = unsafe { _mm512_loadu_ps(scores.as_ptr().add(j * ROWS)) };
+                *row = _mm512_castps_si512(_mm512_mul_ps(e, inverse));
+            }
+        }
+        transpose(rows)
     }
 }
 

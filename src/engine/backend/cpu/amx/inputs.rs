@@ -47,21 +47,32 @@ fn pack_rows(x: &[f32], cols: usize, columns: usize, out: &mut [u16]) {
         .step_by(DEPTH)
         .zip(out.chunks_exact_mut(DEPTH * columns))
     {
-        let mut pairs = [_mm512_setzero_si512(); ROWS];
-        for (s, pair) in pairs.iter_mut().enumerate().take(rows) {
-            let row = &x[s * cols + k..(s + 1) * cols];
-            *pair = upper_halves(&row[..row.len().min(DEPTH)]);
-        }
         if columns == 1 {
+            let row = &x[k..];
             // SAFETY: the tile has `DEPTH` values.
-            unsafe { _mm512_storeu_si512(tile.as_mut_ptr().cast(), pairs[0]) };
+            unsafe {
+                let pairs = upper_halves(&row[..row.len().min(DEPTH)]);
+                _mm512_storeu_si512(tile.as_mut_ptr().cast(), pairs);
+            }
             continue;
         }
-        transpose(&mut pairs);
+        let mut pairs = [_mm512_setzero_si512(); ROWS];
+        // Loops of sixteen turns are unrolled, so that the rows stay in registers.
+        for s in 0..ROWS {
+            if s < rows {
+                let row = &x[s * cols + k..(s + 1) * cols];
+                pairs[s] = upper_halves(&row[..row.len().min(DEPTH)]);
+            }
+        }
+        let pairs = transpose(pairs);
         let mask = ((1u32 << columns) - 1) as u16;
-        for (pair, values) in pairs.iter().zip(tile.chunks_exact_mut(2 * columns)) {
-            // SAFETY: as many pairs as there are columns.
-            unsafe { _mm512_mask_storeu_epi32(values.as_mut_ptr().cast(), mask, *pair) };
+        assert_eq!(tile.len(), DEPTH * columns);
+        for (pair, values) in pairs.into_iter().enumerate() {
+            // SAFETY: as many pairs as there are columns, of the sixteen that the tile has room for.
+            unsafe {
+                let to = tile.as_mut_ptr().add(pair * 2 * columns);
+                _mm512_mask_storeu_epi32(to.cast(), mask, values);
+            }
         }
     }
 }
@@ -86,7 +97,9 @@ pub(super) fn upper_halves(row: &[f32]) -> __m512i {
 /// Transposes 16 rows of 16 values of 32 bits.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn transpose(rows: &mut [__m512i; 16]) {
+#[must_use]
+pub(super) fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
+    let mut out = rows;
     // Pairs of 32 bits, then of 64, inside each quarter of a vector.
     let mut t = [_mm512_setzero_si512(); 16];
     for i in 0..8 {
@@ -107,11 +120,12 @@ pub(super) fn transpose(rows: &mut [__m512i; 16]) {
         let high01 = _mm512_shuffle_i32x4::<0xee>(u[c], u[4 + c]);
         let low23 = _mm512_shuffle_i32x4::<0x44>(u[8 + c], u[12 + c]);
         let high23 = _mm512_shuffle_i32x4::<0xee>(u[8 + c], u[12 + c]);
-        rows[c] = _mm512_shuffle_i32x4::<0x88>(low01, low23);
-        rows[4 + c] = _mm512_shuffle_i32x4::<0xdd>(low01, low23);
-        rows[8 + c] = _mm512_shuffle_i32x4::<0x88>(high01, high23);
-        rows[12 + c] = _mm512_shuffle_i32x4::<0xdd>(high01, high23);
+        out[c] = _mm512_shuffle_i32x4::<0x88>(low01, low23);
+        out[4 + c] = _mm512_shuffle_i32x4::<0xdd>(low01, low23);
+        out[8 + c] = _mm512_shuffle_i32x4::<0x88>(high01, high23);
+        out[12 + c] = _mm512_shuffle_i32x4::<0xdd>(high01, high23);
     }
+    out
 }
 
 #[cfg(test)]

@@ -9,15 +9,13 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::inputs::{columns, transpose};
-use super::weights::{convert, folds};
+use super::weights::{BLOCK, convert, folds};
 use super::{DEPTH, Loaded, PAIR, Product, ROWS, TILE, Tiles};
 use crate::engine::backend::cpu::Isa;
 use crate::engine::backend::cpu::dense::Dense;
 use crate::engine::backend::cpu::scratch::Buffers;
 use crate::engine::backend::host::matrix::Matrix;
 
-/// Columns of one block, a multiple of 64 and of all blocks of scales: the converted pair has 32 KiB.
-const BLOCK: usize = 512;
 /// Rows of x of one task: a block of their columns is 512 KiB, a quarter of a second-level cache.
 pub(in super::super) const CHUNK: usize = 512;
 /// Pairs of one task: their sums for a chunk take 512 KiB.
@@ -191,17 +189,21 @@ unsafe fn store(sums: &[f32], from: usize, len: usize, x_rows: usize, y: *mut f3
         }
         return;
     }
+    assert_eq!(sums.len(), ROWS * ROWS, "a tile of sums");
     let mut rows = [_mm512_setzero_si512(); ROWS];
-    for (row, sums) in rows.iter_mut().zip(sums.chunks_exact(ROWS)) {
-        // SAFETY: sixteen floats.
-        *row = unsafe { _mm512_loadu_si512(sums.as_ptr().cast()) };
+    // Loops of sixteen turns are unrolled, so that the rows stay in registers.
+    for (i, row) in rows.iter_mut().enumerate() {
+        // SAFETY: sixteen floats of the tile.
+        *row = unsafe { _mm512_loadu_si512(sums.as_ptr().add(i * ROWS).cast()) };
     }
-    transpose(&mut rows);
     let mask = (((1u32 << len) - 1) << from) as u16;
-    for (s, row) in rows.iter().enumerate().take(x_rows) {
-        // SAFETY: only lanes `from..from + len` are written, to `len` floats from `y` on.
-        unsafe {
-            _mm512_mask_storeu_epi32(y.add(s * stride).wrapping_sub(from).cast(), mask, *row)
-        };
+    for (s, row) in transpose(rows).into_iter().enumerate() {
+        if s < x_rows {
+            // SAFETY: only lanes `from..from + len` are written, to `len` floats from `y` on.
+            unsafe {
+                let to = y.wrapping_add(s * stride).wrapping_sub(from);
+                _mm512_mask_storeu_epi32(to.cast(), mask, row);
+            }
+        }
     }
 }

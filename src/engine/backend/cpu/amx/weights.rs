@@ -14,6 +14,9 @@ use crate::engine::backend::cpu::prefetch;
 use crate::engine::backend::host::matrix::{Format, Matrix, Scales};
 use crate::engine::backend::host::numbers::{e2m1, e4m3, e8m0};
 
+/// Columns converted at a time, at most: a multiple of 64 and of all blocks of scales.
+pub(super) const BLOCK: usize = 512;
+
 /// Scale bytes for which all E4M3 values, 2^-9 to 448, stay normal numbers.
 const E4M3_SCALES: Range<u8> = 10..247;
 /// The same for E2M1 values, 0.5 to 6.
@@ -118,8 +121,8 @@ fn scale_byte(scales: &Scales, index: usize) -> usize {
 }
 
 /// Writes columns `cols` of rows `pair · 32..pair · 32 + 32` as A tiles: `[strip of 16 rows][k tile][row][32]`.
-/// Rows that the matrix does not have and columns behind its last are zero. `cols.start` is a multiple of 64,
-/// and of the blocks of scales.
+/// Rows that the matrix does not have and columns behind its last are zero. They are at most a [`BLOCK`]
+/// and start at a multiple of one.
 ///
 /// Also asks for what comes next: the columns behind, or the first ones of the next pair.
 ///
@@ -195,60 +198,46 @@ impl Strip<'_> {
     /// As [`convert`], for this strip.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
     unsafe fn e4m3(&self, block: usize, scales: &Scales, out: &mut [u16]) {
-        let tables = &TABLES.e4m3;
+        let count = self.cols.len() / DEPTH;
         let blocks = self.first / block * self.w.cols.div_ceil(block);
-        // Two rows of 32 codes make one vector; within its quarters, code by code, low and high bytes
-        // interleave to words if the codes of the rows alternate by eight.
-        let left = _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11);
-        let right = _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15);
-        let sign = _mm512_set1_epi8(-128);
+        let mut tables = [std::ptr::null::<E4m3Table>(); BLOCK / DEPTH];
+        for (tile, table) in tables.iter_mut().enumerate().take(count) {
+            let column = self.cols.start + tile * DEPTH;
+            *table = &TABLES.e4m3[scale_byte(scales, blocks + column / block)];
+        }
         for row in (0..self.rows).step_by(2) {
-            let has_second = row + 1 < self.rows;
             self.prefetch_next(row, 8);
             self.prefetch_next(row + 1, 8);
-            let mut k = self.cols.start;
-            while k < self.cols.end {
-                let is_whole = k + 64 <= self.cols.end;
-                // All codes of a row that is not there are zero.
-                let mask: u64 = if is_whole { !0 } else { 0xffff_ffff };
-                // SAFETY: 64 codes of the row, or 32 where no more are left: columns come in multiples of 32.
-                let (a, b) = unsafe {
-                    (
-                        _mm512_maskz_loadu_epi8(mask, self.at(row, k, 8).cast()),
-                        _mm512_maskz_loadu_epi8(
-                            if has_second { mask } else { 0 },
-                            self.at(row + 1, k, 8).cast(),
-                        ),
-                    )
-                };
-                for half in 0..if is_whole { 2 } else { 1 } {
-                    let at = k + half * DEPTH;
-                    let table = &tables[scale_byte(scales, blocks + at / block)];
-                    let order = if half == 0 { left } else { right };
-                    let codes = _mm512_permutex2var_epi64(a, order, b);
-                    // SAFETY: tables are aligned and have two vectors of low and two of high bytes; the tile of
-                    // column `at` has two rows of 32 values from `row` on, as it has 16 and `row` is even.
-                    unsafe {
-                        let low = _mm512_permutex2var_epi8(
-                            _mm512_load_si512(table.low.as_ptr().cast()),
-                            codes,
-                            _mm512_load_si512(table.low.as_ptr().add(64).cast()),
-                        );
-                        let high = _mm512_permutex2var_epi8(
-                            _mm512_load_si512(table.high.as_ptr().cast()),
-                            codes,
-                            _mm512_load_si512(table.high.as_ptr().add(64).cast()),
-                        );
-                        // The lookup ignores the sign: high | (codes & sign).
-                        let high = _mm512_ternarylogic_epi64::<0xf8>(high, codes, sign);
-                        let to = out
-                            .as_mut_ptr()
-                            .add((at - self.cols.start) / DEPTH * TILE + row * DEPTH);
-                        _mm512_storeu_si512(to.cast(), _mm512_unpacklo_epi8(low, high));
-                        _mm512_storeu_si512(to.add(DEPTH).cast(), _mm512_unpackhi_epi8(low, high));
-                    }
+            let left = self.at(row, self.cols.start, 8);
+            // All codes of a row that is not there are zero.
+            let right = if row + 1 < self.rows {
+                self.at(row + 1, self.cols.start, 8)
+            } else {
+                ZEROS.0.as_ptr()
+            };
+            let to = out[row * DEPTH..].as_mut_ptr();
+            let mut tile = 0;
+            while tile + 2 <= count {
+                // SAFETY: 64 codes of both rows; rows `row` and `row + 1` of both tiles.
+                unsafe {
+                    let a = _mm512_loadu_si512(left.add(tile * DEPTH).cast());
+                    let b = _mm512_loadu_si512(right.add(tile * DEPTH).cast());
+                    let to = to.add(tile * TILE);
+                    e4m3_rows(_mm512_permutex2var_epi64(a, lower(), b), tables[tile], to);
+                    let codes = _mm512_permutex2var_epi64(a, upper(), b);
+                    e4m3_rows(codes, tables[tile + 1], to.add(TILE));
                 }
-                k += 64;
+                tile += 2;
+            }
+            if tile < count {
+                // SAFETY: 32 codes of both rows; rows `row` and `row + 1` of the last tile.
+                unsafe {
+                    let a = _mm256_loadu_si256(left.add(tile * DEPTH).cast());
+                    let b = _mm256_loadu_si256(right.add(tile * DEPTH).cast());
+                    let (a, b) = (_mm512_castsi256_si512(a), _mm512_castsi256_si512(b));
+                    let codes = _mm512_permutex2var_epi64(a, lower(), b);
+                    e4m3_rows(codes, tables[tile], to.add(tile * TILE));
+                }
             }
         }
     }
@@ -257,23 +246,35 @@ impl Strip<'_> {
     /// As [`convert`], for this strip.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
     unsafe fn e2m1(&self, scales: &Scales, out: &mut [u16]) {
-        let tables = &TABLES.e2m1;
+        let count = self.cols.len() / DEPTH;
+        let tables = TABLES.e2m1.as_ptr();
         for row in 0..self.rows {
             self.prefetch_next(row, 4);
             let groups = ((self.first + row) * self.w.cols + self.cols.start) / 32;
-            for tile in 0..self.cols.len() / DEPTH {
-                let table = &tables[scale_byte(scales, groups + tile)];
-                // SAFETY: 16 bytes are 32 codes of the row, one tile's; the tile has 16 rows of 32 values.
+            let mut folded = [0u8; BLOCK / DEPTH];
+            let bytes = match scales {
+                Scales::E8m0(bytes) => &bytes[groups..groups + count],
+                Scales::F32(_) => {
+                    for (i, byte) in folded.iter_mut().enumerate().take(count) {
+                        *byte = scale_byte(scales, groups + i) as u8;
+                    }
+                    &folded[..count]
+                }
+            };
+            let from = self.at(row, self.cols.start, 4);
+            let to = out[row * DEPTH..].as_mut_ptr();
+            for (tile, byte) in bytes.iter().enumerate() {
+                // SAFETY: 16 bytes are 32 codes of the row, one tile's; row `row` of the tile; there are tables for
+                // all bytes.
                 unsafe {
-                    let from = self.at(row, self.cols.start + tile * DEPTH, 4);
                     // Each byte in 32 bits, its high half moved to the upper 16: the lookup reads five bits of
                     // each 16.
-                    let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+                    let bytes = _mm_loadu_si128(from.add(tile * DEPTH / 2).cast());
+                    let bytes = _mm512_cvtepu8_epi32(bytes);
                     let codes = _mm512_or_si512(bytes, _mm512_slli_epi32::<12>(bytes));
-                    let values =
-                        _mm512_permutexvar_epi16(codes, _mm512_load_si512(table.0.as_ptr().cast()));
-                    let to = out.as_mut_ptr().add(tile * TILE + row * DEPTH);
-                    _mm512_storeu_si512(to.cast(), values);
+                    let table = _mm512_load_si512(tables.add(usize::from(*byte)).cast());
+                    let values = _mm512_permutexvar_epi16(codes, table);
+                    _mm512_storeu_si512(to.add(tile * TILE).cast(), values);
                 }
             }
         }
@@ -297,6 +298,51 @@ impl Strip<'_> {
                 }
             }
         }
+    }
+}
+
+/// Codes of a row that is not there.
+#[repr(C, align(64))]
+struct Zeros([u8; BLOCK]);
+static ZEROS: Zeros = Zeros([0; BLOCK]);
+
+/// Order of the eighths of two rows of 64 codes, so that [`e4m3_rows`] makes the first 32 values of both: their
+/// codes alternate by eight.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn lower() -> __m512i {
+    _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11)
+}
+
+/// As [`lower`], for the last 32 values.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn upper() -> __m512i {
+    _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15)
+}
+
+/// Writes 32 values of one row at `to`, of the other behind them. Low and high bytes are looked up, and
+/// interleave to words within each quarter of a vector.
+///
+/// # Safety
+/// `table` points to a table; 64 values can be written at `to`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
+unsafe fn e4m3_rows(codes: __m512i, table: *const E4m3Table, to: *mut u16) {
+    // SAFETY: a table has two vectors of low and two of high bytes, aligned.
+    let (low, high) = unsafe {
+        let part = |i: usize| _mm512_load_si512(table.cast::<__m512i>().add(i));
+        (
+            _mm512_permutex2var_epi8(part(0), codes, part(1)),
+            _mm512_permutex2var_epi8(part(2), codes, part(3)),
+        )
+    };
+    // The lookup ignores the sign: high | (codes & sign).
+    let high = _mm512_ternarylogic_epi64::<0xf8>(high, codes, _mm512_set1_epi8(-128));
+    // SAFETY: two vectors of 32 values.
+    unsafe {
+        _mm512_storeu_si512(to.cast(), _mm512_unpacklo_epi8(low, high));
+        _mm512_storeu_si512(to.add(DEPTH).cast(), _mm512_unpackhi_epi8(low, high));
     }
 }
 
