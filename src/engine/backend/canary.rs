@@ -269,6 +269,26 @@ impl Model for Canary {
         self.slots[base..base + rows].fill(NONE);
     }
 
+    fn save(&mut self, slot: SlotId) -> Vec<u8> {
+        let rows = slot_rows(&self.options);
+        let base = slot.0 as usize * rows;
+        let row = |(tag, value): &(u32, u64)| [u64::from(*tag).to_le_bytes(), value.to_le_bytes()].concat();
+        self.slots[base..base + rows].iter().flat_map(row).collect()
+    }
+
+    fn restore(&mut self, slot: SlotId, saved: &[u8]) -> Result<(), Error> {
+        let rows = slot_rows(&self.options);
+        if saved.len() != rows * 16 {
+            return Err(broken("a snapshot of another size"));
+        }
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |word, byte| (word << 8) | u64::from(*byte));
+        let base = slot.0 as usize * rows;
+        for (row, saved) in self.slots[base..base + rows].iter_mut().zip(saved.chunks(16)) {
+            *row = (word(&saved[..8]) as u32, word(&saved[8..]));
+        }
+        Ok(())
+    }
+
     fn forward(&mut self, step: &[StepSequence<'_>], logits: &mut Vec<f32>) -> Result<(), Error> {
         if let Some(gate) = &self.options.gate {
             gate.pass();

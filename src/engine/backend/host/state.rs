@@ -3,6 +3,7 @@
 //!
 //! Kept values are bfloat16 in the published numerics, where that is exact, and f32 otherwise.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::ops::Range;
 
 use super::kernels::Keys;
@@ -125,19 +126,31 @@ fn take<const N: usize>(saved: &mut &[u8]) -> [u8; N] {
     head.try_into().expect("split at N")
 }
 
-/// Zeroed memory, or an error instead of an abort.
-fn reserve<T: Default + Clone>(len: usize) -> Result<Vec<T>, Error> {
-    let mut values = Vec::new();
-    values.try_reserve_exact(len).map_err(|_| {
-        let bytes = len * size_of::<T>();
-        Error::new(
-            Code::OutOfHostMemory,
-            "kv_bytes",
-            format!("{bytes} bytes of state cannot be reserved"),
-        )
-    })?;
-    values.resize(len, T::default());
-    Ok(values)
+/// Plain numbers whose value of all zero bits is zero.
+trait Zeroable: Copy {}
+impl Zeroable for f32 {}
+impl Zeroable for u16 {}
+
+/// Zeroed memory, or an error instead of an abort. The system hands the pages out when they are first
+/// written, so a pool costs what is used of it.
+fn reserve<T: Zeroable>(len: usize) -> Result<Vec<T>, Error> {
+    let refused = || {
+        let bytes = len.saturating_mul(size_of::<T>());
+        let message = format!("{bytes} bytes of state cannot be reserved");
+        Error::new(Code::OutOfHostMemory, "kv_bytes", message)
+    };
+    let layout = Layout::array::<T>(len).map_err(|_| refused())?;
+    if layout.size() == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the size is not zero.
+    let start = unsafe { alloc_zeroed(layout) }.cast::<T>();
+    if start.is_null() {
+        return Err(refused());
+    }
+    // SAFETY: just allocated by the global allocator with the layout of `len` values, all of which are
+    // initialised: zero bits are a value of `T`.
+    Ok(unsafe { Vec::from_raw_parts(start, len, len) })
 }
 
 /// No position.
