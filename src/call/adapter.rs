@@ -16,6 +16,7 @@ use crate::engine::request::{
     Adapter, Done, Event, EventKind, Failure, FinishReason, First, Flow, Tokens, Usage,
 };
 use crate::recipe::stream::{Chunk, Finish, Output, Parser, StartInfo, Usage as ParserUsage};
+use crate::recipe::options::Warning;
 use crate::recipe::{self, Prepared};
 
 /// How the answer is written.
@@ -360,13 +361,10 @@ fn chunk(tokens: &Tokens) -> Chunk<'_> {
     }
 }
 
-/// Warnings are objects; a text that is none stands for itself.
-pub(crate) fn warnings(warnings: &[String]) -> Value {
+/// As they stand in the details of a request's end.
+fn warnings(warnings: &[Warning]) -> Value {
     warnings
         .iter()
-        .map(|warning| match serde_json::from_str(warning) {
-            Ok(Value::Object(warning)) => Value::Object(warning),
-            _ => json!(warning),
-        })
+        .map(|warning| json!({"code": warning.code, "param": warning.param, "message": warning.message}))
         .collect()
 }

@@ -17,7 +17,6 @@ pub mod request;
 
 use std::sync::Arc;
 
-pub(crate) use adapter::warnings;
 pub use adapter::{Answer, Reader};
 pub use contain::{Panicked, contain, is_contained, note_panic};
 pub use error::{Cause, Error, ErrorStyle, http_of_cause, http_of_code, http_of_stage};

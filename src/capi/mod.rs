@@ -36,7 +36,6 @@ pub mod metrics;
 mod options;
 mod params;
 pub mod parser;
-mod prepared_json;
 pub mod queue;
 pub mod recipe;
 pub mod request;

@@ -12,7 +12,6 @@ use super::handle::{self, Poison, handle};
 use super::input;
 use super::library::buffer;
 use super::options::{self, Versioned};
-use super::prepared_json::{self, Extra};
 use super::types::*;
 use crate::call::ErrorStyle;
 use crate::call::request::pending_images;
@@ -140,7 +139,6 @@ pub struct fathom_range {
 pub(crate) struct RecipeObject {
     pub(crate) recipe: Arc<Recipe>,
     pub(crate) style: ErrorStyle,
-    extra: Extra,
 }
 
 handle!(fathom_recipe, 0x06, RecipeObject);
@@ -151,7 +149,6 @@ pub(crate) struct PreparedObject {
     pub(crate) poison: Poison,
     pub(crate) style: ErrorStyle,
     ranges: Vec<fathom_range>,
-    extra: Extra,
 }
 
 handle!(fathom_prepared, 0x07, PreparedObject);
@@ -206,7 +203,6 @@ pub unsafe extern "C" fn fathom_recipe_open(
         out.set(handle::create(RecipeObject {
             recipe: Arc::new(recipe),
             style: ErrorStyle::default().with_options(&options.options_json),
-            extra: Extra::new(options.max_context, &options.options_json),
         })?);
         Ok(())
     })
@@ -321,13 +317,12 @@ unsafe fn prepare(
         .recipe
         .prepare(protocol, json, options)
         .map_err(|error| Failed::from(error).styled(style))?;
-    let extra = object.extra.with_options(options.unwrap_or_default());
-    out.set(handle::create(PreparedObject::new(prepared, style, extra))?);
+    out.set(handle::create(PreparedObject::new(prepared, style))?);
     Ok(())
 }
 
 impl PreparedObject {
-    fn new(mut prepared: Prepared, style: ErrorStyle, extra: Extra) -> Self {
+    fn new(mut prepared: Prepared, style: ErrorStyle) -> Self {
         terminate(&mut prepared.model);
         terminate(&mut prepared.prompt.text);
         let ranges = prepared.special_ranges().iter();
@@ -342,7 +337,6 @@ impl PreparedObject {
             poison: Poison::default(),
             style,
             ranges,
-            extra,
         }
     }
 
@@ -469,8 +463,7 @@ pub unsafe extern "C" fn fathom_prepared_options_json(
         let out = Out::new(out, std::ptr::null_mut(), "out")?;
         let object = handle::enter(p, "p")?;
         let _watch = object.poison.watch("p")?;
-        let options = prepared_json::options(&object.prepared, &object.extra);
-        out.set(buffer(options.to_string())?);
+        out.set(buffer(object.prepared.options_json())?);
         Ok(())
     })
 }

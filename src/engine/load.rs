@@ -74,7 +74,10 @@ pub(super) fn plan_model(options: &EngineOptions, tuning: &Tuning) -> Result<Loa
     let opened = Opened::new(options, tuning)?;
     let plan = Plan::new(&opened, options, tuning)?;
     let limits = plan.fits().then(|| plan.limits(&opened.config));
-    Ok(LoadReport { limits, ..opened.report(&plan, "") })
+    Ok(LoadReport {
+        limits,
+        ..opened.report(&plan, "")
+    })
 }
 
 /// A backend that is built in.
@@ -94,7 +97,8 @@ impl Device {
                 Err(Error::new(Code::Unsupported, "device", message))
             }
             _ => {
-                let message = format!("device \"{name}\" is not known, expected \"cpu\" or \"reference\"");
+                let message =
+                    format!("device \"{name}\" is not known, expected \"cpu\" or \"reference\"");
                 Err(Error::new(Code::InvalidParam, "device", message))
             }
         }
@@ -118,21 +122,46 @@ impl Opened {
             config.max_context = config.max_context.min(options.max_context as usize);
         }
         let checkpoint = Checkpoint::open(dir, &config)?;
-        let token_map = if config.engram.is_some() { read_token_map(dir)? } else { Vec::new() };
+        let token_map = if config.engram.is_some() {
+            read_token_map(dir)?
+        } else {
+            Vec::new()
+        };
         let numerics = match tuning.numerics {
             options::Numerics::Official => Numerics::OFFICIAL,
             options::Numerics::Plain => Numerics::PLAIN,
         };
         let name = dir.canonicalize().unwrap_or_else(|_| dir.clone());
-        let name = name.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-        Ok(Self { config, checkpoint, token_map, numerics, name })
+        let name = name
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        Ok(Self {
+            config,
+            checkpoint,
+            token_map,
+            numerics,
+            name,
+        })
     }
 
-    fn build<K: Kernels>(self, kernels: K, plan: &Plan) -> Result<(Box<dyn Model>, LoadReport), Error> {
+    fn build<K: Kernels>(
+        self,
+        kernels: K,
+        plan: &Plan,
+    ) -> Result<(Box<dyn Model>, LoadReport), Error> {
         let backend = Host::new(kernels, self.numerics, self.config.weight_block);
         let report = self.report(plan, &backend.describe());
-        let model = AnyModel::new(backend, &self.config, &self.checkpoint, plan.pools, &self.token_map)?;
-        let report = LoadReport { limits: Some(model.limits().clone()), ..report };
+        let model = AnyModel::new(
+            backend,
+            &self.config,
+            &self.checkpoint,
+            plan.pools,
+            &self.token_map,
+        )?;
+        let report = LoadReport {
+            limits: Some(model.limits().clone()),
+            ..report
+        };
         Ok((Box::new(model), report))
     }
 
@@ -176,7 +205,8 @@ fn read_token_map(dir: &Path) -> Result<Vec<u32>, Error> {
     let file = dir.join("tokenizer.json");
     let tokenizer = tokenizers::Tokenizer::from_file(&file).map_err(|error| {
         let file = file.display().to_string();
-        let message = format!("{file}: {error}; the n-gram memory of this model needs its tokenizer");
+        let message =
+            format!("{file}: {error}; the n-gram memory of this model needs its tokenizer");
         Error::new(Code::BadFormat, file, message)
     })?;
     compressed_ids(&tokenizer)
@@ -197,15 +227,36 @@ struct Plan {
 impl Plan {
     fn new(opened: &Opened, options: &EngineOptions, tuning: &Tuning) -> Result<Self, Error> {
         let block_tokens = tuning.block_tokens.unwrap_or(0) as usize;
-        let running = if options.max_running == 0 { MAX_RUNNING } else { options.max_running as usize };
+        let running = if options.max_running == 0 {
+            MAX_RUNNING
+        } else {
+            options.max_running as usize
+        };
         let slots = (running as f64 * SLOT_RATIO).ceil() as usize + 1;
-        let shape = layout(&opened.config, Pools { blocks: 0, slots: 0, block_tokens });
-        if let Some(group) = shape.groups.iter().find(|g| shape.block_tokens % g.ratio != 0) {
-            let message = format!("block_tokens {} is not a multiple of ratio {}", shape.block_tokens, group.ratio);
+        let shape = layout(
+            &opened.config,
+            Pools {
+                blocks: 0,
+                slots: 0,
+                block_tokens,
+            },
+        );
+        if let Some(group) = shape
+            .groups
+            .iter()
+            .find(|g| shape.block_tokens % g.ratio != 0)
+        {
+            let message = format!(
+                "block_tokens {} is not a multiple of ratio {}",
+                shape.block_tokens, group.ratio
+            );
             return Err(Error::new(Code::InvalidParam, "block_tokens", message));
         }
         let value = value_bytes(opened.numerics);
-        let (block_bytes, slot_bytes) = (shape.block_bytes(value) as u64, shape.slot_bytes(value) as u64);
+        let (block_bytes, slot_bytes) = (
+            shape.block_bytes(value) as u64,
+            shape.slot_bytes(value) as u64,
+        );
         let max_context = opened.config.max_context;
         let wanted = (running * max_context.div_ceil(shape.block_tokens) + 1) as u64;
         let min_blocks = max_context.min(MIN_CONTEXT).div_ceil(shape.block_tokens) + 1;
@@ -213,7 +264,8 @@ impl Plan {
             0 => free_memory().map(|free| {
                 let weights = opened.checkpoint.weight_bytes();
                 let resident = weights.total().saturating_sub(weights.engram);
-                (free as f64 * MEMORY_SHARE) as u64 - resident.min((free as f64 * MEMORY_SHARE) as u64)
+                (free as f64 * MEMORY_SHARE) as u64
+                    - resident.min((free as f64 * MEMORY_SHARE) as u64)
             }),
             bytes => Some(bytes),
         };
@@ -223,8 +275,19 @@ impl Plan {
             }
             _ => wanted,
         };
-        let pools = Pools { blocks: usize::try_from(blocks).unwrap_or(usize::MAX), slots, block_tokens };
-        Ok(Self { pools, block_tokens: shape.block_tokens, block_bytes, slot_bytes, min_blocks, available })
+        let pools = Pools {
+            blocks: usize::try_from(blocks).unwrap_or(usize::MAX),
+            slots,
+            block_tokens,
+        };
+        Ok(Self {
+            pools,
+            block_tokens: shape.block_tokens,
+            block_bytes,
+            slot_bytes,
+            min_blocks,
+            available,
+        })
     }
 
     fn fits(&self) -> bool {
@@ -255,7 +318,8 @@ impl Plan {
             self.block_bytes,
             self.pools.slots,
             self.slot_bytes,
-            self.available.map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string()),
+            self.available
+                .map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string()),
         );
         Error::new(Code::OutOfHostMemory, "kv_bytes", message)
     }
@@ -264,7 +328,9 @@ impl Plan {
 /// Bytes that the system would give out now, where it tells.
 fn free_memory() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kilobytes * 1024)
 }

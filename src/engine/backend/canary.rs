@@ -272,7 +272,9 @@ impl Model for Canary {
     fn save(&mut self, slot: SlotId) -> Vec<u8> {
         let rows = slot_rows(&self.options);
         let base = slot.0 as usize * rows;
-        let row = |(tag, value): &(u32, u64)| [u64::from(*tag).to_le_bytes(), value.to_le_bytes()].concat();
+        let row = |(tag, value): &(u32, u64)| {
+            [u64::from(*tag).to_le_bytes(), value.to_le_bytes()].concat()
+        };
         self.slots[base..base + rows].iter().flat_map(row).collect()
     }
 
@@ -281,9 +283,17 @@ impl Model for Canary {
         if saved.len() != rows * 16 {
             return Err(broken("a snapshot of another size"));
         }
-        let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |word, byte| (word << 8) | u64::from(*byte));
+        let word = |bytes: &[u8]| {
+            bytes
+                .iter()
+                .rev()
+                .fold(0u64, |word, byte| (word << 8) | u64::from(*byte))
+        };
         let base = slot.0 as usize * rows;
-        for (row, saved) in self.slots[base..base + rows].iter_mut().zip(saved.chunks(16)) {
+        for (row, saved) in self.slots[base..base + rows]
+            .iter_mut()
+            .zip(saved.chunks(16))
+        {
             *row = (word(&saved[..8]) as u32, word(&saved[8..]));
         }
         Ok(())
