@@ -189,6 +189,7 @@ impl Config {
             block_tokens,
             reserve: (f64::from(blocks) * tuning.watermark) as u32,
             lookahead: tuning.lookahead_blocks,
+            overtake_limit: tuning.overtake_limit,
             max_preemptions: tuning.max_preemptions,
             fixed_chunks: tuning.determinism >= Determinism::D1,
         };
