@@ -35,7 +35,7 @@ pub struct LoadReport {
     pub plan: Value,
     /// The directory's name.
     pub model_name: String,
-    /// Sizes; after [`plan_model`] those the plan gives, if it fits.
+    /// Sizes; after a dry run those the plan gives, if it fits.
     pub limits: Option<ModelLimits>,
 }
 

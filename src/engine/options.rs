@@ -1,6 +1,6 @@
 //! How an engine is opened, and what it says of itself.
 //!
-//! [`Config`] joins what the host asked for, what the model can do and the defaults; it is made once, at open,
+//! `Config` joins what the host asked for, what the model can do and the defaults; it is made once, at open,
 //! and every value in it is reported with its origin.
 
 #![forbid(unsafe_code)]
@@ -189,6 +189,7 @@ impl Config {
             block_tokens,
             reserve: (f64::from(blocks) * tuning.watermark) as u32,
             lookahead: tuning.lookahead_blocks,
+            overtake_limit: tuning.overtake_limit,
             max_preemptions: tuning.max_preemptions,
             fixed_chunks: tuning.determinism >= Determinism::D1,
         };

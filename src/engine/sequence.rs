@@ -49,6 +49,8 @@ pub(crate) struct Sequence {
     pub(crate) blocks: Vec<BlockId>,
     pub(crate) place: Place,
     pub(crate) preemptions: u32,
+    /// How often others were admitted before it.
+    pub(crate) overtaken: u32,
     ranks: Vec<u32>,
     clock: Clock,
     /// Its reader has no room, and since when.
@@ -131,6 +133,7 @@ impl Sequence {
                 since_step: step,
             },
             preemptions: 0,
+            overtaken: 0,
             ranks: Vec::new(),
             paused_since: None,
             holds_place: true,
@@ -197,6 +200,7 @@ impl Sequence {
             arrival: self.id().0,
             length: self.len(),
             is_starved,
+            overtaken: self.overtaken,
             is_paused: self.paused_since.is_some(),
             was_preempted: self.preemptions > 0,
         }

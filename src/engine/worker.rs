@@ -382,6 +382,9 @@ impl Worker {
             .zip(&plan.rows)
             .map(|(key, r)| (key, r.count, false));
         self.scratch.rows.extend(rows);
+        for &at in &plan.overtaken {
+            live(&mut self.sequences, self.waiting[at]).overtaken += 1;
+        }
         let victims: Vec<Key> = plan.preempt.iter().map(|&at| self.running[at]).collect();
         let newcomers: Vec<Key> = plan.admit.iter().map(|&at| self.waiting[at]).collect();
         for key in victims {

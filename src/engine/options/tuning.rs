@@ -140,6 +140,8 @@ pub struct Tuning {
     pub watermark: f64,
     /// `lookahead_blocks`
     pub lookahead_blocks: u32,
+    /// `overtake_limit`
+    pub overtake_limit: u32,
     /// `max_preemptions`
     pub max_preemptions: u32,
     /// `age_steps`
@@ -258,7 +260,7 @@ const KEYS: &[Key] = &[
     fixed("memory_share", SHARE, "0.9"),
     fixed("min_context", Rule::Maybe(&POSITIVE), "null"),
     fixed("index_workspace_bytes", Rule::Maybe(&BYTES), "null"),
-    // Admission. No overtaking and no affinity yet: 0 is what is.
+    // Admission. No affinity yet: 0 is what is.
     fixed("admission", Rule::Word(&["dynamic", "full"]), r#""dynamic""#),
     live("watermark", SHARE, "0.01"),
     live("lookahead_blocks", U32, "1"),
@@ -268,7 +270,7 @@ const KEYS: &[Key] = &[
     live("max_preemptions", U32, "3"),
     live("age_steps", POSITIVE, "256"),
     live("age_ms", MILLISECONDS, "2000"),
-    fixed("overtake_limit", U32, "0"),
+    live("overtake_limit", U32, "8"),
     fixed("affinity_window", U32, "0"),
     fixed("max_queued_tokens", Rule::Maybe(&BYTES), "null"),
     live("prepare_threads", Rule::Count(1, 64), "2"),
@@ -414,6 +416,7 @@ impl Tuning {
                 .and_then(Value::as_f64)
                 .unwrap_or_default(),
             lookahead_blocks: small("lookahead_blocks").unwrap_or_default(),
+            overtake_limit: small("overtake_limit").unwrap_or_default(),
             max_preemptions: small("max_preemptions").unwrap_or_default(),
             age_steps: count("age_steps").unwrap_or_default(),
             age: time("age_ms").unwrap_or_default(),

@@ -6,7 +6,8 @@
 //!
 //! The rules are those of `engine.md` section 6: rows that decode are charged first and prompts take the rest of
 //! the budget in chunks that end on block borders; blocks are taken for the next chunk only; when they run out
-//! the youngest gives way and the most senior never does, so every sequence ends.
+//! the youngest gives way and the most senior never does, so every sequence ends. Newcomers go by class and
+//! arrival; waiting long, or being overtaken too often, takes one to the head of the line.
 
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,8 @@ pub struct Limits {
     pub reserve: u32,
     /// Blocks that must stay free beyond a newcomer's first chunk.
     pub lookahead: u32,
+    /// How often smaller ones may go before one that does not fit yet; 0 is strict order.
+    pub overtake_limit: u32,
     /// After so many preemptions a sequence is chosen only after all others.
     pub max_preemptions: u32,
     /// Chunk borders depend on the prompt only, never on the load.
@@ -106,6 +109,8 @@ pub struct Waiting {
     pub length: u32,
     /// Waited long enough to go before all classes.
     pub is_starved: bool,
+    /// How often others went before it.
+    pub overtaken: u32,
     /// Not admitted before its reader took some.
     pub is_paused: bool,
     /// Gave way before: comes back when the whole of it fits.
@@ -113,9 +118,16 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Starved ones by arrival, then the others by class and arrival.
-    fn order(&self) -> (bool, u8, u64) {
-        if self.is_starved {
+    /// Nobody goes before it any more.
+    fn is_due(&self, limits: &Limits) -> bool {
+        self.is_starved || self.overtaken >= limits.overtake_limit
+    }
+
+    /// Starved ones by arrival, then the others by class and arrival. One that was overtaken too often is
+    /// starved; where nobody overtakes, order alone never makes one so.
+    fn order(&self, limits: &Limits) -> (bool, u8, u64) {
+        let is_first = self.is_starved || (limits.overtake_limit > 0 && self.is_due(limits));
+        if is_first {
             (false, 0, self.arrival)
         } else {
             (true, self.class, self.arrival)
@@ -165,6 +177,8 @@ pub struct Plan {
     pub preempt: Vec<usize>,
     /// Indices in [`View::waiting`]: take a slot.
     pub admit: Vec<usize>,
+    /// Indices in [`View::waiting`], once for each that went before it.
+    pub overtaken: Vec<usize>,
     /// Rows of the step.
     pub rows: Vec<Rows>,
 }
@@ -176,7 +190,9 @@ pub struct Scheduler {
     order: Vec<usize>,
     is_victim: Vec<bool>,
     victims: Vec<usize>,
-    is_admitted: Vec<bool>,
+    /// Admitted or passed over.
+    is_seen: Vec<bool>,
+    passed: Vec<usize>,
 }
 
 impl Scheduler {
@@ -187,7 +203,8 @@ impl Scheduler {
             order: Vec::new(),
             is_victim: Vec::new(),
             victims: Vec::new(),
-            is_admitted: Vec::new(),
+            is_seen: Vec::new(),
+            passed: Vec::new(),
         }
     }
 
@@ -200,6 +217,7 @@ impl Scheduler {
     pub fn plan(&mut self, view: View<'_>, plan: &mut Plan) {
         plan.preempt.clear();
         plan.admit.clear();
+        plan.overtaken.clear();
         plan.rows.clear();
         self.is_victim.clear();
         self.is_victim.resize(view.running.len(), false);
@@ -342,15 +360,17 @@ impl Scheduler {
         true
     }
 
-    /// Newcomers, the best first; nobody overtakes one that does not fit.
+    /// Newcomers, the best first. One that lacks blocks is overtaken by smaller ones up to its limit; one that is
+    /// due stops the line, and what becomes free is kept for it.
     fn admit(&mut self, view: View<'_>, pass: &mut Pass, plan: &mut Plan) {
         let limits = self.limits;
-        self.is_admitted.clear();
-        self.is_admitted.resize(view.waiting.len(), false);
+        self.is_seen.clear();
+        self.is_seen.resize(view.waiting.len(), false);
+        self.passed.clear();
         while pass.seats > 0 && pass.places > 0 && pass.prefill_tokens > 0 {
             let best = (0..view.waiting.len())
-                .filter(|&i| !self.is_admitted[i] && !view.waiting[i].is_paused)
-                .min_by_key(|&i| view.waiting[i].order());
+                .filter(|&i| !self.is_seen[i] && !view.waiting[i].is_paused)
+                .min_by_key(|&i| view.waiting[i].order(&limits));
             let Some(index) = best else {
                 return;
             };
@@ -374,7 +394,12 @@ impl Scheduler {
             if (short > 0 || no_slot)
                 && !self.make_room(view, short, no_slot, |other| other.is_paused, pass, plan)
             {
-                return;
+                if no_slot || own.is_due(&limits) {
+                    return;
+                }
+                self.is_seen[index] = true;
+                self.passed.push(index);
+                continue;
             }
             pass.seats -= 1;
             pass.places -= 1;
@@ -382,7 +407,8 @@ impl Scheduler {
             pass.free_blocks -= need;
             pass.prefill_tokens -= count;
             pass.is_empty = false;
-            self.is_admitted[index] = true;
+            self.is_seen[index] = true;
+            plan.overtaken.extend_from_slice(&self.passed);
             plan.rows.push(Rows {
                 source: Source::Admitted(plan.admit.len()),
                 position: 0,
@@ -390,6 +416,13 @@ impl Scheduler {
                 new_blocks: need,
             });
             plan.admit.push(index);
+            let is_enough = |&i: &usize| {
+                let now = plan.overtaken.iter().filter(|&&o| o == i).count() as u32;
+                view.waiting[i].overtaken + now >= limits.overtake_limit
+            };
+            if self.passed.iter().any(is_enough) {
+                return;
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ fn limits() -> Limits {
         block_tokens: 8,
         reserve: 0,
         lookahead: 0,
+        overtake_limit: 0,
         max_preemptions: 3,
         fixed_chunks: false,
     }
@@ -34,6 +35,7 @@ fn waiting(arrival: u64, length: u32) -> Waiting {
         arrival,
         length,
         is_starved: false,
+        overtaken: 0,
         is_paused: false,
         was_preempted: false,
     }
@@ -191,6 +193,28 @@ fn a_head_that_does_not_fit_is_not_overtaken_and_the_reserve_is_kept() {
 }
 
 #[test]
+fn smaller_ones_overtake_one_that_lacks_blocks_until_its_limit() {
+    let mut limits = limits();
+    limits.overtake_limit = 2;
+    let beside = [running(1, 15, 16)];
+    let mut line = [waiting(2, 64), waiting(3, 4), waiting(4, 4), waiting(5, 4)];
+    // It needs all of its blocks to come back.
+    line[0].was_preempted = true;
+    let made = plan(limits, &beside, &line, 3);
+    assert_eq!(
+        (&made.admit[..], &made.overtaken[..]),
+        (&[1, 2][..], &[0, 0][..])
+    );
+    line[0].overtaken = 1;
+    assert_eq!(plan(limits, &beside, &line, 3).admit, [1]);
+    line[0].overtaken = 2;
+    assert!(plan(limits, &beside, &line, 3).admit.is_empty());
+    // Due, it goes before higher classes, as soon as it fits.
+    line[1].class = 0;
+    assert_eq!(plan(limits, &beside, &line, 9).admit[0], 0);
+}
+
+#[test]
 fn class_then_arrival_and_the_starved_before_all() {
     let mut limits = limits();
     limits.sequences = 1;
@@ -222,9 +246,9 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_waiting()(class in 3u8..6, length in 1u32..90, is_starved in any::<bool>(), is_paused in any::<bool>(), was_preempted in any::<bool>())
+    fn any_waiting()(class in 3u8..6, length in 1u32..90, is_starved in any::<bool>(), is_paused in any::<bool>(), was_preempted in any::<bool>(), overtaken in 0u32..4)
         -> Waiting {
-        Waiting { class, arrival: 0, length, is_starved, is_paused, was_preempted }
+        Waiting { class, arrival: 0, length, is_starved, is_paused, was_preempted, overtaken }
     }
 }
 
@@ -238,11 +262,12 @@ proptest! {
         free_slots in 0u32..4,
         fixed_chunks in any::<bool>(),
         tokens in 20u32..80,
+        overtake_limit in 0u32..4,
     ) {
         let arrivals = (0..).map(|n| n * 7 % 31);
         for (r, n) in running.iter_mut().zip(arrivals) { r.arrival = n; }
         for (w, n) in waiting.iter_mut().zip(100..) { w.arrival = n; }
-        let limits = Limits { fixed_chunks, tokens, ..limits() };
+        let limits = Limits { fixed_chunks, tokens, overtake_limit, ..limits() };
         prop_assert!(tokens >= limits.least_tokens());
         let view = View { running: &running, waiting: &waiting, free_blocks, free_slots };
         let mut plan = Plan::default();
@@ -273,6 +298,14 @@ proptest! {
             prop_assert!(rows.count > 0 && end <= length);
             prop_assert!(end == length || end % 8 == 0);
             prop_assert!((blocks + rows.new_blocks) * 8 >= end);
+        }
+        // Nobody is overtaken too often, or while it is due.
+        for (at, own) in waiting.iter().enumerate() {
+            let times = plan.overtaken.iter().filter(|&&i| i == at).count() as u32;
+            if times > 0 {
+                prop_assert!(!own.is_starved && !plan.admit.contains(&at));
+                prop_assert!(own.overtaken + times <= overtake_limit);
+            }
         }
         // Nobody gives way twice, and the senior one moves on if the pools hold it at all.
         let mut once = plan.preempt.clone();
