@@ -161,6 +161,8 @@ fn added_tokens_are_known_whatever_their_special_flag_says() {
     }
     assert!(!tokenizer.is_added(67));
     assert_eq!(tokenizer.token_bytes(67), Some(b"a".as_slice()));
+    assert_eq!(tokenizer.token_id(" a"), Some(260));
+    assert_eq!(tokenizer.token_id("not a token"), None);
     assert_eq!(tokenizer.token_bytes(129_280), None);
     assert!(!tokenizer.is_added(u32::MAX));
 

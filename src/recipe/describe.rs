@@ -6,7 +6,7 @@ use super::conversation::{
     Conversation, ImageDetail, ImageOrigin, ImageSource, InputMessage, ReasoningEffort,
     ResponseFormat, ToolChoice, ToolDefinition,
 };
-use super::options::{InferenceOptions, ParsingOptions, ThinkingStage};
+use super::options::{InferenceOptions, ParsingOptions, ThinkingStage, Warning};
 use super::prepare::Prepared;
 use super::settings::Recovery;
 
@@ -21,11 +21,7 @@ pub(super) fn prepared(prepared: &Prepared) -> Value {
             described
         })
         .collect();
-    let warnings: Vec<Value> = prepared
-        .warnings
-        .iter()
-        .map(|w| json!({"code": w.code, "param": w.param, "message": w.message}))
-        .collect();
+    let warnings: Vec<Value> = prepared.warnings.iter().map(Warning::to_json).collect();
     let mut namespaces = Map::new();
     for (function, namespace, local) in &prepared.response.namespace_tool_map {
         namespaces.insert(function.clone(), json!([namespace, local]));

@@ -22,7 +22,8 @@ pub mod tokenizer;
 pub use budget::resolve_max_tokens;
 pub use error::{Error, Stage};
 pub use options::{
-    InferenceOptions, ParsingOptions, Protocol, ResponseOptions, ThinkingStage, Warning,
+    EngineParams, InferenceOptions, ParsingOptions, Protocol, ResponseOptions, ThinkingStage,
+    Warning,
 };
 pub use prepare::{Prepared, PreparedImage, Recipe, RecipeOptions};
 pub use settings::Settings;

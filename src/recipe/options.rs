@@ -1,6 +1,6 @@
 //! What a request asks for besides its conversation, in the form every protocol converts to.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Which wire protocol a request speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -131,4 +131,11 @@ pub struct Warning {
     pub param: String,
     /// For people.
     pub message: String,
+}
+
+impl Warning {
+    /// The object that hosts see.
+    pub fn to_json(&self) -> Value {
+        json!({"code": self.code, "param": self.param, "message": self.message})
+    }
 }

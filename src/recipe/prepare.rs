@@ -122,6 +122,11 @@ impl Recipe {
         self.tokenizer.as_ref()
     }
 
+    /// Options of the host, as every request has them that brings none of its own.
+    pub fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
     /// Validates, converts, renders and tokenises one request. `options_json` changes this request only.
     pub fn prepare(
         &self,

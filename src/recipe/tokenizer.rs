@@ -30,8 +30,8 @@ pub struct Tokenizer {
     bpe: Bpe,
     splitter: Splitter,
     tokens: Tokens,
-    /// Ids by spelling: of the vocabulary as the file writes it, and of the added tokens.
-    ids: HashMap<String, u32, ahash::RandomState>,
+    /// Ids of the added tokens, by spelling.
+    named: HashMap<String, u32, ahash::RandomState>,
     /// Added tokens matched first, then those matched in what is left.
     added: [Matcher; 2],
 }
@@ -78,14 +78,10 @@ impl Tokenizer {
         };
         Ok(Self {
             added: [matcher(false)?, matcher(true)?],
-            ids: file
-                .vocab
+            named: file
+                .added
                 .into_iter()
-                .chain(
-                    file.added
-                        .into_iter()
-                        .map(|token| (token.content, token.id)),
-                )
+                .map(|token| (token.content, token.id))
                 .collect(),
             splitter: file.splitter,
             tokens,
@@ -118,8 +114,7 @@ impl Tokenizer {
                 ));
             };
             self.encode_region(region, &mut ids)?;
-            let id = self.ids.get(spelling).copied();
-            let id = id.filter(|id| self.is_added(*id)).ok_or_else(|| {
+            let id = *self.named.get(spelling).ok_or_else(|| {
                 let message =
                     format!("special token \"{spelling}\" is not in the added vocabulary");
                 Error::new(Stage::Internal, "", message)
@@ -151,24 +146,30 @@ impl Tokenizer {
         self.tokens.kind(token) == Some(Kind::Added)
     }
 
-    /// The id whose spelling is exactly `text`: an added token, or a vocabulary entry as the file
-    /// writes it.
+    /// The id whose spelling is exactly `text`: an added token, else the vocabulary entry that stands for
+    /// these bytes.
     pub fn token_id(&self, text: &str) -> Option<u32> {
-        self.ids.get(text).copied()
+        let named = self.named.get(text).copied();
+        named.or_else(|| self.bpe.entry(text.as_bytes()))
     }
 
     /// For each id its compressed id (engram, `model-v41.md` 7.1) and their number.
     pub fn compressed_ids(&self) -> Result<(Vec<u32>, u32), Error> {
-        let mut spellings = vec![""; self.vocab_size() as usize];
-        for (spelling, id) in &self.ids {
-            spellings[*id as usize] = spelling;
-        }
-        let texts = spellings.into_iter().map(|spelling| {
-            // The decoder of the file maps every token, added or not, whose characters are all in the
+        let texts = (0..self.vocab_size()).map(|id| {
+            let bytes = self.tokens.bytes(id);
+            if !self.is_added(id) {
+                let spelling = bytes
+                    .iter()
+                    .map(|byte| byte_level::char_of(*byte))
+                    .collect();
+                return (String::from_utf8_lossy(bytes).into_owned(), spelling);
+            }
+            let spelling = String::from_utf8_lossy(bytes).into_owned();
+            // The decoder of the file maps added tokens too, if all their characters are in the
             // byte-level alphabet.
-            let text = match byte_level::bytes_of(spelling) {
+            let text = match byte_level::bytes_of(&spelling) {
                 Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-                None => spelling.to_owned(),
+                None => spelling.clone(),
             };
             (text, spelling)
         });

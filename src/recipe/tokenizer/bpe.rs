@@ -78,6 +78,11 @@ impl Bpe {
         })
     }
 
+    /// The entry that stands for exactly these bytes.
+    pub(super) fn entry(&self, bytes: &[u8]) -> Option<u32> {
+        self.entries.get(bytes).copied()
+    }
+
     /// Appends the ids of `piece`.
     pub(super) fn encode(&self, piece: &[u8], ids: &mut Vec<u32>) {
         if let [byte] = piece {

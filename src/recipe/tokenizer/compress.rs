@@ -14,8 +14,8 @@ const PROTECTED_SPACE: &str = "\u{E000}";
 /// One compressed id for each of `texts`, and how many there are. `texts` yields for each token its
 /// decoded text and its spelling in the vocabulary; the latter is the key of tokens that are not
 /// whole characters.
-pub(super) fn compress<'a>(
-    texts: impl Iterator<Item = (String, &'a str)>,
+pub(super) fn compress(
+    texts: impl Iterator<Item = (String, String)>,
 ) -> Result<(Vec<u32>, u32), tokenizers::Error> {
     let normalizer = Normal::new()?;
     let mut ids: HashMap<String, u32> = HashMap::new();
@@ -23,7 +23,7 @@ pub(super) fn compress<'a>(
     let mut next = 0;
     for (text, spelling) in texts {
         let key = if text.contains(char::REPLACEMENT_CHARACTER) {
-            spelling.to_owned()
+            spelling
         } else {
             let normal = normalizer.apply(&text)?;
             if normal.is_empty() { text } else { normal }
@@ -77,7 +77,9 @@ mod tests {
         let texts = [
             "Été", " ete", "ETE\n", " ", "\n", "  x", "\u{FFFD}", "ﬁ", "fi", "",
         ];
-        let spelled = texts.iter().map(|text| ((*text).to_owned(), "<0xE9>"));
+        let spelled = texts
+            .iter()
+            .map(|text| ((*text).to_owned(), "<0xE9>".to_owned()));
         let (ids, count) = compress(spelled).expect("the normalisers accept every text");
         assert_eq!(ids, [0, 0, 0, 1, 1, 2, 3, 4, 4, 5]);
         assert_eq!(count, 6);

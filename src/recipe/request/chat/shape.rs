@@ -95,9 +95,8 @@ pub(super) fn model<'v>(body: &Node<'v, '_>) -> Result<&'v str, Error> {
 /// Reads the body.
 pub(super) fn read<'v>(body: &Node<'v, '_>, settings: &Settings) -> Result<Request<'v>, Error> {
     let newer = settings.fixes.newer_inputs;
-    let parallel = body.maybe("parallel_tool_calls", |node| node.boolean())?;
-    // Only its type matters.
-    let _ = parallel;
+    // Ignored, but not if it is something else.
+    body.maybe("parallel_tool_calls", |node| node.boolean())?;
     let accepts_completion_tokens = settings.accept_max_completion_tokens || newer;
     let engine = settings.engine_params;
     Ok(Request {

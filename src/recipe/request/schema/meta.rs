@@ -2,7 +2,7 @@
 //!
 //! One walk over the schema; keywords that no draft knows are skipped, as the drafts say. `pattern` is taken
 //! as text: its dialect is the constraint engine's affair. References must resolve inside the document, for
-//! nothing is ever fetched.
+//! nothing is ever fetched. Of draft 4 a few finer rules (arrays that may not be empty) are left out.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
@@ -12,31 +12,61 @@ use serde_json::{Map, Value};
 
 use super::pointed;
 
-/// Differences between drafts that matter here.
+/// The drafts, oldest first. A keyword of a later draft is unknown in an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Draft {
-    /// Bounds are exclusive by a boolean; a schema is always an object.
     Four,
-    /// 6, 7 and 2019-09: `items` may be an array.
-    Middle,
+    Six,
+    Seven,
+    /// 2019-09.
+    Nineteen,
     /// 2020-12, also when the schema does not say.
-    Newest,
+    Twenty,
+}
+
+impl Draft {
+    fn of(schema: &Value) -> Self {
+        const MARKS: [(&str, Draft); 5] = [
+            ("draft-03", Draft::Four),
+            ("draft-04", Draft::Four),
+            ("draft-06", Draft::Six),
+            ("draft-07", Draft::Seven),
+            ("2019-09", Draft::Nineteen),
+        ];
+        let uri = schema.get("$schema").and_then(Value::as_str).unwrap_or("");
+        let mark = MARKS.iter().find(|(mark, _)| uri.contains(mark));
+        mark.map_or(Self::Twenty, |(_, draft)| *draft)
+    }
+
+    /// Whether this draft knows `keyword`, given that some draft does.
+    fn knows(self, keyword: &str) -> bool {
+        match keyword {
+            "propertyNames" | "contains" | "examples" | "$id" => self >= Self::Six,
+            "if" | "then" | "else" | "readOnly" | "writeOnly" | "$comment" | "contentEncoding"
+            | "contentMediaType" => self >= Self::Seven,
+            "$defs"
+            | "dependentSchemas"
+            | "dependentRequired"
+            | "unevaluatedItems"
+            | "unevaluatedProperties"
+            | "contentSchema"
+            | "minContains"
+            | "maxContains"
+            | "deprecated"
+            | "$anchor"
+            | "$recursiveRef" => self >= Self::Nineteen,
+            "prefixItems" | "$dynamicRef" | "$dynamicAnchor" => self >= Self::Twenty,
+            "additionalItems" => self < Self::Twenty,
+            _ => true,
+        }
+    }
 }
 
 /// Says why `schema` is none, or nothing.
 pub(in crate::recipe::request) fn check(schema: &Value) -> Result<(), String> {
-    let draft = match schema.get("$schema").and_then(Value::as_str) {
-        Some(uri) if uri.contains("draft-03") || uri.contains("draft-04") => Draft::Four,
-        Some(uri)
-            if uri.contains("draft-06") || uri.contains("draft-07") || uri.contains("2019-09") =>
-        {
-            Draft::Middle
-        }
-        _ => Draft::Newest,
-    };
     let walk = Walk {
         root: schema,
-        draft,
+        draft: Draft::of(schema),
         names: OnceCell::new(),
     };
     walk.schema(schema, &At::Root)
@@ -73,11 +103,18 @@ impl Walk<'_> {
                 .iter()
                 .try_for_each(|(keyword, value)| self.keyword(keyword, value, at)),
             Value::Bool(_) if self.draft > Draft::Four => Ok(()),
-            other => Err(wrong(at, "a schema is an object or a boolean", other)),
+            other => Err(wrong(
+                at,
+                "a schema, which is an object or a boolean",
+                other,
+            )),
         }
     }
 
     fn keyword(&self, keyword: &str, value: &Value, parent: &At<'_>) -> Result<(), String> {
+        if !self.draft.knows(keyword) {
+            return Ok(());
+        }
         let at = At::Key(parent, keyword);
         let needs = |holds: bool, what: &str| {
             if holds {
@@ -102,7 +139,7 @@ impl Walk<'_> {
                 schema => self.schema(schema, &at),
             },
             "items" => match value {
-                Value::Array(list) if self.draft < Draft::Newest => self.schemas(list, &at),
+                Value::Array(list) if self.draft < Draft::Twenty => self.schemas(list, &at),
                 schema => self.schema(schema, &at),
             },
             "allOf" | "anyOf" | "oneOf" | "prefixItems" => match value {
@@ -262,7 +299,7 @@ mod tests {
             json!({"properties": {"type": {"type": "string"}}, "required": ["type"]}),
             json!({"$defs": {"a": {"$anchor": "n"}}, "anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#n"}, {"$ref": "#"}]}),
             json!({"$schema": "http://json-schema.org/draft-04/schema#", "exclusiveMinimum": true, "minimum": 1}),
-            json!({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{}, {}]}),
+            json!({"$schema": "http://json-schema.org/draft-07/schema#", "items": [{}, {}], "$defs": 1}),
             json!({"$id": "https://x.test/a", "$ref": "https://x.test/a"}),
             json!({"minLength": 2.0, "multipleOf": 0.5, "additionalProperties": false}),
             json!({"properties": {"a~/b %": {}}, "$ref": "#/properties/a~0~1b%20%25"}),
@@ -286,6 +323,7 @@ mod tests {
             json!({"$ref": "#/$defs/none"}),
             json!({"$ref": "https://elsewhere.test/schema"}),
             json!({"$ref": 1}),
+            json!({"$schema": "http://json-schema.org/draft-07/schema#", "additionalItems": 1}),
             json!({"$schema": "http://json-schema.org/draft-04/schema#", "not": true}),
         ] {
             assert!(check(&invalid).is_err(), "{invalid}");
