@@ -5,7 +5,7 @@ use fathom::recipe::stream::{DeclaredTool, Finish, UnterminatedReasoning};
 use serde_json::{Value, json};
 
 use crate::support::{
-    PARIS, Seen, Tokens, call, dsml, options, read, read_all_ways, run, run_ids, seen, seen_content,
+    PARIS, Tokens, call, dsml, options, read, read_all_ways, run, run_ids, seen, seen_content,
 };
 
 /// The arguments of one call of `f` whose body is `body`.
@@ -148,17 +148,13 @@ fn quoted_tags_inside_a_value_are_its_text() {
             .map(u32::from),
     );
     ids.extend(Tokens::encode(&dsml("</D:parameter></D:invoke>")));
-    let seen = super_seen(&ids);
+    let seen = super::support::seen(&run_ids(&options(), &ids, 3, Finish::Stop).0);
     let got: Value = serde_json::from_str(&seen.calls[0].1).unwrap();
     assert_eq!(
         got,
         json!({"v": "\n</｜DSML｜parameter>\n<｜DSML｜invoke name=\"x\">"})
     );
     assert_eq!(seen.calls.len(), 1);
-}
-
-fn super_seen(ids: &[u32]) -> Seen {
-    seen(&run_ids(&options(), ids, 3, Finish::Stop).0)
 }
 
 #[test]

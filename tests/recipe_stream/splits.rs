@@ -1,12 +1,16 @@
 //! Any input in any split: the same events, nothing lost, nothing broken.
 
-use fathom::recipe::stream::{DeclaredTool, Finish, ParserOptions, Recovery};
+use std::sync::Arc;
+
+use fathom::recipe::stream::{
+    Chunk, DeclaredTool, Finish, Output, Parser, ParserOptions, Recovery,
+};
 use fathom::recipe::{ParsingOptions, ThinkingStage};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::merge::{merged, without};
-use crate::support::{Tokens, options, read, run, run_ids, seen};
+use crate::support::{Tokens, data, options, read, run, run_ids, seen};
 
 const FRAGMENTS: [&str; 40] = [
     "<",
@@ -113,6 +117,34 @@ fn splittable(mut options: ParserOptions) -> ParserOptions {
     options
 }
 
+/// Events of ids whose log-probabilities are minus their place.
+fn run_logprobs(options: &ParserOptions, ids: &[u32], step: usize, finish: Finish) -> Vec<Value> {
+    let mut parser = Parser::with(options.clone(), Some(Arc::new(Tokens::bytewise()))).unwrap();
+    let mut out = Output::default();
+    let mut place = 0.0;
+    for tokens in ids.chunks(step) {
+        let logprobs: Vec<f32> = tokens
+            .iter()
+            .map(|_| {
+                place -= 1.0;
+                place
+            })
+            .collect();
+        parser
+            .push(
+                &Chunk {
+                    tokens,
+                    logprobs: &logprobs,
+                    ..Chunk::default()
+                },
+                &mut out,
+            )
+            .unwrap();
+    }
+    parser.finish(finish, None, &mut out).unwrap();
+    data(&out)
+}
+
 /// Events with everything that may differ from run to run made equal. Where a stop sequence ended the
 /// output, how much of the last chunk was counted depends on the chunk.
 fn comparable(events: Vec<Value>) -> Vec<Value> {
@@ -195,6 +227,33 @@ proptest! {
                 prop_assert!(value.is_object(), "{name} {arguments}");
             }
         }
+    }
+
+    #[test]
+    fn each_logprob_comes_once_with_its_first_byte_in_any_split(
+        text in any_text(),
+        options in any_options(),
+        finish in any_finish(),
+        step in 1usize..9,
+    ) {
+        let mut options = options;
+        options.stream.recovery = Recovery::Robust;
+        let ids = Tokens::encode(&text);
+        let whole = comparable(run_logprobs(&options, &ids, ids.len().max(1), finish));
+        prop_assert_eq!(&comparable(run_logprobs(&options, &ids, step, finish)), &whole);
+        let mut places = Vec::new();
+        for event in &whole {
+            let choice = &event["choices"][0];
+            for (name, entries) in choice["logprobs"].as_object().into_iter().flatten() {
+                let entries = entries.as_array().unwrap();
+                // A byte a token here, so only the bytes of one character may share a place.
+                let text = choice["delta"][name].as_str().unwrap();
+                prop_assert!(entries.len() <= text.len(), "{}", choice);
+                prop_assert!(entries.len() >= text.chars().filter(char::is_ascii_lowercase).count().min(1), "{}", choice);
+                places.extend(entries.iter().map(|entry| entry["logprob"].as_f64().unwrap()));
+            }
+        }
+        prop_assert!(places.is_sorted_by(|a, b| a > b), "{:?}", places);
     }
 
     #[test]

@@ -246,7 +246,7 @@ pub(crate) fn read_all_ways(options: &ParserOptions, text: &str, finish: Finish)
     whole
 }
 
-/// A complete call.
+/// One call without a block around it.
 pub(crate) const PARIS: &str =
     "<D:invoke name=\"f\">\n<D:parameter name=\"c\" string=\"true\">P</D:parameter>\n</D:invoke>";
 pub(crate) fn text_chunk(text: &str) -> Chunk<'_> {

@@ -83,9 +83,10 @@ pub struct Chunk<'a> {
 }
 
 /// Why the output ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Finish {
     /// The end token, or a stop of the engine.
+    #[default]
     Stop,
     /// `max_tokens` or the context.
     Length,
@@ -128,12 +129,6 @@ pub struct Usage {
     pub completion_tokens: u32,
     /// Of these, reasoning.
     pub reasoning_tokens: u32,
-}
-
-impl Default for Finish {
-    fn default() -> Self {
-        Self::Stop
-    }
 }
 
 /// Where the stream is.
@@ -432,12 +427,10 @@ impl Parser {
                 return Ok(());
             }
         }
-        if !self.rules.strict || self.decoder.ends_complete() {
-            if self.rules.strict {
-                self.end_piece();
-            } else if self.held.end() > self.held.base() || self.sink.answer.started {
-                self.read();
-            }
+        if !self.rules.strict {
+            self.read();
+        } else if self.decoder.ends_complete() {
+            self.end_piece();
         }
         Ok(())
     }

@@ -154,7 +154,7 @@ impl Strict {
                     Marker::Close(..) => *byte == b'<',
                 })
             };
-            let Some(skip) = bytes.iter().position(|byte| begins(byte)) else {
+            let Some(skip) = bytes.iter().position(begins) else {
                 at = run_end;
                 continue;
             };

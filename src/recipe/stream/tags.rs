@@ -328,22 +328,30 @@ impl Markup {
     }
 
     /// Strict mode: whether a newline ended what began like a marker at `start`, and where it stands.
-    pub(super) fn broken_by_newline(&self, held: &Held, start: u64) -> Option<u64> {
-        let bytes = held.bytes(start);
-        let opener = format!("<{}", self.special.dsml);
-        [opener.as_str(), self.special.think_end.as_str()]
-            .iter()
-            .map(|marker| {
-                marker
-                    .bytes()
-                    .zip(bytes)
-                    .take_while(|(a, b)| a == *b)
-                    .count()
-            })
-            .max()
-            .filter(|&length| length > 0 && bytes.get(length) == Some(&b'\n'))
-            .map(|length| start + length as u64)
+    pub(super) fn broken_by_newline(&self, held: &Held, start: u64, calls: bool) -> Option<u64> {
+        let spelled = |at, marker: &str| matching(held, at, marker, |class| class == Class::Text);
+        let mut end = spelled(start, &self.special.think_end);
+        if calls && let Look::Yes(next) = plain(held, start, "<") {
+            end = end.max(spelled(next, &self.special.dsml));
+        }
+        let newline = end > start
+            && end < held.end()
+            && held.byte(end) == b'\n'
+            && !matches!(held.class_at(end).0, Class::Special(_));
+        newline.then_some(end)
     }
+}
+
+/// Where the text stops that begins at `at` and spells the beginning of `wanted`.
+fn matching(held: &Held, at: u64, wanted: &str, allowed: impl Fn(Class) -> bool) -> u64 {
+    let mut end = at;
+    for &byte in wanted.as_bytes() {
+        if end == held.end() || !allowed(held.class_at(end).0) || held.byte(end) != byte {
+            break;
+        }
+        end += 1;
+    }
+    end
 }
 
 struct Marker {

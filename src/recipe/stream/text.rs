@@ -263,7 +263,10 @@ impl Text {
                     }
                     Look::No => {
                         if rules.strict
-                            && let Some(newline) = rules.markup.broken_by_newline(held, at)
+                            && let Some(newline) =
+                                rules
+                                    .markup
+                                    .broken_by_newline(held, at, rules.parse_tool_calls)
                         {
                             held.newline_floor = newline + 1;
                         }
