@@ -9,6 +9,7 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::inputs::{columns, transpose};
+use super::stream;
 use super::weights::{BLOCK, convert, folds};
 use super::{DEPTH, Loaded, PAIR, Product, ROWS, TILE, Tiles};
 use crate::engine::backend::cpu::Isa;
@@ -102,11 +103,29 @@ impl Part<'_> {
         let pairs = self.pairs();
         let sums = buffers.sums.take::<f32>(pairs.len() * x_tiles * 2 * SUM);
         let loaded = Loaded::new(tiles, width);
+        let mut blocked = folding;
+        if x_tiles == 1 {
+            let b = packed.as_ptr();
+            let inputs = stream::Inputs {
+                b,
+                stride: 4 * width,
+                tile: 2 * b_len,
+            };
+            for (i, pair) in pairs.clone().enumerate() {
+                if folding & (1 << i) != 0 && stream::takes(self.w, pair) {
+                    blocked &= !(1 << i);
+                    let sums = sums[i * 2 * SUM..(i + 1) * 2 * SUM].as_mut_ptr();
+                    // SAFETY: the matrix is whole, these rows fold, the one x tile has all k tiles, and there is room
+                    // for two tiles of sums.
+                    unsafe { stream::run(&loaded, self.w, pair, inputs, sums) };
+                }
+            }
+        }
         for k in (0..cols).step_by(BLOCK) {
             let block = k..cols.min(k + BLOCK);
             let steps = block.len().div_ceil(DEPTH);
             for (i, pair) in pairs.clone().enumerate() {
-                if folding & (1 << i) == 0 {
+                if blocked & (1 << i) == 0 {
                     continue;
                 }
                 // SAFETY: the matrix is whole, and these rows fold.

@@ -12,6 +12,7 @@
 mod attention;
 mod inputs;
 mod linear;
+mod stream;
 mod weights;
 
 use std::arch::asm;

@@ -23,22 +23,22 @@ const E4M3_SCALES: Range<u8> = 10..247;
 const E2M1_SCALES: Range<u8> = 2..253;
 
 /// bfloat16 values of the 128 non-negative E4M3 codes for one scale, by low and high bytes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-struct E4m3Table {
+pub(super) struct E4m3Table {
     low: [u8; 128],
     high: [u8; 128],
 }
 
 /// bfloat16 values of the 16 E2M1 codes for one scale, twice: a lookup reads five bits, of which the fifth
 /// belongs to another value.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
-struct E2m1Table([u16; 32]);
+pub(super) struct E2m1Table([u16; 32]);
 
 struct Tables {
-    e4m3: Vec<E4m3Table>,
-    e2m1: Vec<E2m1Table>,
+    e4m3: Box<[E4m3Table; 256]>,
+    e2m1: Box<[E2m1Table; 256]>,
 }
 
 static TABLES: LazyLock<Tables> = LazyLock::new(|| {
@@ -56,10 +56,20 @@ static TABLES: LazyLock<Tables> = LazyLock::new(|| {
         }))
     };
     Tables {
-        e4m3: (0..=255).map(e4m3_of).collect(),
-        e2m1: (0..=255).map(e2m1_of).collect(),
+        e4m3: Box::new(std::array::from_fn(|scale| e4m3_of(scale as u8))),
+        e2m1: Box::new(std::array::from_fn(|scale| e2m1_of(scale as u8))),
     }
 });
+
+/// Tables by scale byte.
+pub(super) fn e4m3_tables() -> &'static [E4m3Table; 256] {
+    &TABLES.e4m3
+}
+
+/// Tables by scale byte.
+pub(super) fn e2m1_tables() -> &'static [E2m1Table; 256] {
+    &TABLES.e2m1
+}
 
 /// Whether tiles are made for this format.
 pub(in super::super) fn takes(w: &Matrix) -> bool {
@@ -113,7 +123,7 @@ fn power_of_two(x: f32) -> Option<u8> {
 
 /// The byte of a scale that folds.
 #[inline(always)]
-fn scale_byte(scales: &Scales, index: usize) -> usize {
+pub(super) fn scale_byte(scales: &Scales, index: usize) -> usize {
     match scales {
         Scales::E8m0(bytes) => usize::from(bytes[index]),
         Scales::F32(_) => (scales.get(index).to_bits() >> 23) as usize & 255,
@@ -310,14 +320,14 @@ static ZEROS: Zeros = Zeros([0; BLOCK]);
 /// codes alternate by eight.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn lower() -> __m512i {
+pub(super) fn lower() -> __m512i {
     _mm512_setr_epi64(0, 8, 1, 9, 2, 10, 3, 11)
 }
 
 /// As [`lower`], for the last 32 values.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn upper() -> __m512i {
+pub(super) fn upper() -> __m512i {
     _mm512_setr_epi64(4, 12, 5, 13, 6, 14, 7, 15)
 }
 
@@ -328,7 +338,7 @@ fn upper() -> __m512i {
 /// `table` points to a table; 64 values can be written at `to`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-unsafe fn e4m3_rows(codes: __m512i, table: *const E4m3Table, to: *mut u16) {
+pub(super) unsafe fn e4m3_rows(codes: __m512i, table: *const E4m3Table, to: *mut u16) {
     // SAFETY: a table has two vectors of low and two of high bytes, aligned.
     let (low, high) = unsafe {
         let part = |i: usize| _mm512_load_si512(table.cast::<__m512i>().add(i));
