@@ -10,7 +10,8 @@
 //!
 //! Everything on the way in and out is lock-free, so that recipes, tokenizers and parsers keep working in
 //! the child of a fork, whatever other threads of the parent were doing. Cost of entering and leaving: two
-//! atomic operations on the cell and one comparison a chunk, about 12 ns (measured by `tests/handles.rs`).
+//! atomic operations on the cell and one comparison a chunk. A whole call, panic guard included, took 73 ns
+//! with 2000 live handles in turn, on a busy two-core machine (`tests/handles.rs`).
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
