@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fathom::recipe::encoding::Encoding;
+use fathom::recipe::encoding::{Encoding, SpecialTokens};
 use fathom::recipe::stream::{
-    Chunk, Finish, Output, Parser, ParserOptions, SpecialTokens, StreamOptions, Vocabulary,
+    Chunk, Finish, Output, Parser, ParserOptions, StreamOptions, Vocabulary,
 };
 use fathom::recipe::{ParsingOptions, Protocol, ResponseOptions};
 use serde_json::Value;
