@@ -15,8 +15,8 @@ use crate::engine::RequestId;
 use crate::engine::request::{
     Adapter, Done, Event, EventKind, Failure, FinishReason, First, Flow, Tokens, Usage,
 };
-use crate::recipe::stream::{Chunk, Finish, Output, Parser, StartInfo, Usage as ParserUsage};
 use crate::recipe::options::Warning;
+use crate::recipe::stream::{Chunk, Finish, Output, Parser, StartInfo, Usage as ParserUsage};
 use crate::recipe::{self, Prepared};
 
 /// How the answer is written.

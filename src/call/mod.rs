@@ -55,15 +55,22 @@ pub fn call(
     let recipe = Arc::clone(recipe);
     let (tag, deadline) = (options.submit.tag, options.submit.deadline);
     let style = options.style;
+    let context = engine.max_context();
     let job = move || {
-        contain(|| prepare(&recipe, protocol, &json, options))
+        contain(|| prepare(&recipe, protocol, &json, options, context))
             .unwrap_or_else(|panicked| Err(failure(Error::panicked(panicked).styled(style))))
     };
     engine.submit_deferred(queue, tag, deadline, Box::new(job))
 }
 
 /// What runs on a preparation thread.
-fn prepare(recipe: &Recipe, protocol: Protocol, json: &[u8], options: Options) -> Prepared {
+fn prepare(
+    recipe: &Recipe,
+    protocol: Protocol,
+    json: &[u8],
+    options: Options,
+    context: u32,
+) -> Prepared {
     #[cfg(feature = "fault-injection")]
     let (options, fault) = fault::of_call(options);
     #[cfg(feature = "fault-injection")]
@@ -82,7 +89,7 @@ fn prepare(recipe: &Recipe, protocol: Protocol, json: &[u8], options: Options) -
         deadline: None,
         ..options.submit
     };
-    let request = request::of_prepared(&prepared, submit).map_err(refuse)?;
+    let request = request::of_prepared(&prepared, submit, context).map_err(refuse)?;
     let answer = Answer {
         response_id: options.response_id,
         created_unix_s: options.created_unix_s,

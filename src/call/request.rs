@@ -76,8 +76,9 @@ pub fn of_tokens(prompt: Vec<u32>, submit: Submit) -> Request {
 }
 
 /// The request for a prepared one. Refused without a tokenizer, with images that are not there yet, and
-/// under a constraint, which the engine does not keep yet.
-pub fn of_prepared(prepared: &Prepared, submit: Submit) -> Result<Request, Error> {
+/// under a constraint, which the engine does not keep yet. `context` is the engine's: what a request does
+/// not say about its length is what there is room for.
+pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<Request, Error> {
     let refuse = |stage, param: &str, message: &str| {
         Err(Error::recipe(recipe::Error::new(stage, param, message)))
     };
@@ -105,8 +106,12 @@ pub fn of_prepared(prepared: &Prepared, submit: Submit) -> Result<Request, Error
         _ if wishes.logprobs => Logprobs::Sampled,
         _ => Logprobs::Off,
     };
+    let max_tokens = match submit.max_tokens {
+        Some(tokens) => tokens,
+        None => prepared.max_tokens_within(context).map_err(Error::recipe)?,
+    };
     let submit = Submit {
-        max_tokens: submit.max_tokens.or(Some(prepared.max_tokens)),
+        max_tokens: Some(max_tokens),
         temperature: submit.temperature.or(Some(wishes.temperature)),
         top_p: submit.top_p.or(Some(wishes.top_p)),
         seed: submit.seed.or(wishes.seed),

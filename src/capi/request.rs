@@ -193,8 +193,9 @@ pub unsafe extern "C" fn fathom_submit(
         let _watch = prepared.poison.watch("p")?;
         // SAFETY: the caller's duty.
         let submit = unsafe { read_options(o, false) }?;
-        let request = call::request::of_prepared(&prepared.prepared, submit)
-            .map_err(|error| Failed::from(error.styled(prepared.style)))?;
+        let request =
+            call::request::of_prepared(&prepared.prepared, submit, object.engine.max_context())
+                .map_err(|error| Failed::from(error.styled(prepared.style)))?;
         let id = object
             .engine
             .submit(&queue.queue, request, None)

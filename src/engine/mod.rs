@@ -161,6 +161,11 @@ impl Engine {
         self.info.clone()
     }
 
+    /// Positions a sequence may have.
+    pub fn max_context(&self) -> u32 {
+        self.info.max_context
+    }
+
     /// A copy of the counters.
     pub fn stats(&self) -> Stats {
         self.core.counters.snapshot()

@@ -223,6 +223,18 @@ impl Recipe {
 }
 
 impl Prepared {
+    /// The output budget in a context of `context` positions, where that is less than the recipe's own: as
+    /// requested, or the default as far as there is room.
+    pub fn max_tokens_within(&self, context: u32) -> Result<u32, Error> {
+        resolve_max_tokens(
+            self.conversation.thinking_mode,
+            self.conversation.reasoning_effort,
+            self.inference.max_tokens,
+            u32::try_from(self.tokens.len()).unwrap_or(u32::MAX),
+            self.context_limit.min(context),
+        )
+    }
+
     /// Special ranges of the prompt, as bytes.
     pub fn special_ranges(&self) -> &[Range<usize>] {
         &self.prompt.special_ranges

@@ -1,5 +1,9 @@
 //! Models and golden tensors for integration tests.
-#![allow(dead_code, unreachable_pub, reason = "each test crate uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test crate uses its own part"
+)]
 
 use std::path::{Path, PathBuf};
 
