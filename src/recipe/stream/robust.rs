@@ -208,6 +208,7 @@ impl Robust {
     /// The next tag from `cursor` on that counts here. `Err` is where the text ends that is no tag.
     fn next_tag(&self, input: &Input<'_>, cursor: u64, place: Place) -> Result<Tag, u64> {
         let held = &*input.held;
+        let markup = &input.rules.markup;
         let wanted = Wanted {
             think_start: place == Place::Block,
             think_end: matches!(place, Place::Block | Place::Body),
@@ -225,7 +226,7 @@ impl Robust {
                 }
                 Class::Text | Class::Plain => {
                     let bytes = &held.bytes(at)[..(run_end - at) as usize];
-                    match bytes.iter().position(|&byte| byte == b'<') {
+                    match bytes.iter().position(|&byte| markup.begins_with(byte)) {
                         Some(skip) => at += skip as u64,
                         None => {
                             at = run_end;
@@ -234,11 +235,7 @@ impl Robust {
                     }
                 }
             }
-            match input
-                .rules
-                .markup
-                .tag(held, at, wanted, input.end.is_some())
-            {
+            match markup.tag(held, at, wanted, input.end.is_some()) {
                 Look::Yes(tag) => return Ok(tag),
                 Look::Partial if input.end.is_none() => return Err(at),
                 Look::Partial | Look::No => {}

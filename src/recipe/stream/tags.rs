@@ -118,16 +118,26 @@ pub(super) struct Markup {
     think_start: String,
     think_end: String,
     dsml: String,
+    /// First bytes of the markers of reasoning; tags begin with `<`.
+    first: [u8; 2],
 }
 
 impl Markup {
     pub(super) fn new(special: &SpecialTokens) -> Self {
         let spelling = |token| special.spelling(token).to_owned();
+        let first = [SpecialToken::ThinkingStart, SpecialToken::ThinkingEnd]
+            .map(|token| special.spelling(token).bytes().next().unwrap_or(b'<'));
         Self {
             think_start: spelling(SpecialToken::ThinkingStart),
             think_end: spelling(SpecialToken::ThinkingEnd),
             dsml: spelling(SpecialToken::Dsml),
+            first,
         }
+    }
+
+    /// Whether markup may begin with `byte`.
+    pub(super) fn begins_with(&self, byte: u8) -> bool {
+        byte == b'<' || self.first.contains(&byte)
     }
 
     /// The tag at `at`. With `end` no more text will come: what a tag needs behind it may be missing.

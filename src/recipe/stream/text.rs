@@ -234,7 +234,7 @@ impl Text {
                 Class::Special(Mark::Dsml | Mark::Other) => false,
                 Class::Text | Class::Plain => {
                     let bytes = &held.bytes(at)[..(run_end - at) as usize];
-                    match bytes.iter().position(|&byte| self.stops_at(byte)) {
+                    match bytes.iter().position(|&byte| self.stops_at(rules, byte)) {
                         Some(skip) => {
                             if skip > 0 {
                                 self.strip = false;
@@ -290,10 +290,10 @@ impl Text {
     }
 
     /// Bytes that may begin a marker.
-    fn stops_at(&self, byte: u8) -> bool {
+    fn stops_at(&self, rules: &Rules, byte: u8) -> bool {
         match self.stage {
-            Stage::Reasoning | Stage::Content | Stage::JsonAfter => byte == b'<',
-            Stage::JsonBefore => matches!(byte, b'<' | b'`' | b'{' | b'['),
+            Stage::Reasoning | Stage::Content | Stage::JsonAfter => rules.markup.begins_with(byte),
+            Stage::JsonBefore => begins_document(byte) || rules.markup.begins_with(byte),
             Stage::Json => byte == b'\n',
         }
     }
@@ -307,7 +307,7 @@ impl Text {
             };
         }
         if self.stage == Stage::JsonBefore
-            && held.byte(at) != b'<'
+            && begins_document(held.byte(at))
             && !matches!(held.class_at(at).0, Class::Special(_))
         {
             if held.byte(at) != b'`' {
@@ -565,4 +565,9 @@ impl Text {
         self.cursor = end;
         true
     }
+}
+
+/// Whether a JSON document, or the fence around one, may begin with `byte`.
+fn begins_document(byte: u8) -> bool {
+    matches!(byte, b'`' | b'{' | b'[')
 }
