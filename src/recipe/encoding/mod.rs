@@ -18,7 +18,9 @@ pub use self::writer::PlacedImage;
 
 use self::tools::Markup;
 use self::writer::{Content, Writer};
-use super::conversation::{Conversation, Prompt, ToolCall, ToolChoice, ToolDefinition};
+use super::conversation::{
+    Conversation, InputMessage, Prompt, ToolCall, ToolChoice, ToolDefinition,
+};
 use super::error::Error;
 
 /// Which template a model was trained with.
@@ -143,6 +145,54 @@ enum Turn<'a> {
     Assistant(Assistant<'a>),
     Tool(Content<'a>, Option<&'a str>),
     Reminder(&'a str),
+}
+
+impl<'a> Turn<'a> {
+    /// The turn of a message that stands alone.
+    fn of(message: &'a InputMessage) -> Self {
+        match message {
+            InputMessage::System {
+                content,
+                image_sources,
+                tools,
+            } => {
+                let content = Content::new(content, image_sources);
+                Self::System(content, tools.as_deref().unwrap_or(&[]))
+            }
+            InputMessage::User {
+                content,
+                image_sources,
+            } => Self::User(vec![Content::new(content, image_sources)]),
+            InputMessage::Assistant {
+                content,
+                reasoning_content,
+                tool_calls,
+                prefix,
+            } => Self::Assistant(Assistant {
+                content,
+                reasoning: reasoning_content.as_deref(),
+                calls: tool_calls.as_ref().map(|calls| calls.iter().collect()),
+                prefix: *prefix,
+            }),
+            InputMessage::Tool {
+                content,
+                image_sources,
+                tool_call_id,
+            } => Self::Tool(
+                Content::new(content, image_sources),
+                tool_call_id.as_deref(),
+            ),
+            InputMessage::LatestReminder { content } => Self::Reminder(content),
+        }
+    }
+}
+
+/// Adds a turn; a user message joins the one before it.
+fn append<'a>(turns: &mut Vec<Turn<'a>>, turn: Turn<'a>) {
+    match (turns.last_mut(), turn) {
+        (Some(Turn::User(parts)), Turn::User(more)) => parts.extend(more),
+        (_, turn) => turns.push(turn),
+    }
 }
 
 /// What an assistant message holds, with its calls in the order of the version.

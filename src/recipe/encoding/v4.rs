@@ -11,12 +11,10 @@ use super::special::SpecialToken::{
 };
 use super::tools::{Markup, RESPONSE_FORMAT, STRICTLY_FOLLOW};
 use super::{
-    Assistant, Content, PlacedImage, RenderOptions, Turn, Writer, expected_length, shows_tools,
-    sort_results_by_call, write_end, write_header,
+    Assistant, Content, PlacedImage, RenderOptions, Turn, Writer, append, expected_length,
+    shows_tools, sort_results_by_call, write_end, write_header,
 };
-use crate::recipe::conversation::{
-    Conversation, InputMessage, Prompt, ReasoningEffort, ResponseFormat,
-};
+use crate::recipe::conversation::{Conversation, Prompt, ReasoningEffort, ResponseFormat};
 use crate::recipe::error::{Error, Stage};
 
 const EFFORT_HIGH: &str = "Reasoning Effort: Absolute maximum with no shortcuts permitted.\nYou MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root cause, rigorously stress-testing your logic against all potential paths, edge cases, and adversarial scenarios.\nExplicitly write out your entire deliberation process, documenting every intermediate step, considered alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.\n\n";
@@ -115,55 +113,10 @@ fn arrange<'a>(
     let mut systems = Vec::new();
     let mut turns: Vec<Turn<'a>> = Vec::with_capacity(conversation.messages.len());
     for message in &conversation.messages {
-        match message {
-            InputMessage::System {
-                content,
-                image_sources,
-                ..
-            } => {
-                if !content.text.is_empty() {
-                    systems.push(Content {
-                        prompt: content,
-                        images: image_sources,
-                    });
-                }
-            }
-            InputMessage::User {
-                content,
-                image_sources,
-            } => {
-                let content = Content {
-                    prompt: content,
-                    images: image_sources,
-                };
-                match turns.last_mut() {
-                    Some(Turn::User(parts)) => parts.push(content),
-                    _ => turns.push(Turn::User(vec![content])),
-                }
-            }
-            InputMessage::Assistant {
-                content,
-                reasoning_content,
-                tool_calls,
-                prefix,
-            } => turns.push(Turn::Assistant(Assistant {
-                content,
-                reasoning: reasoning_content.as_deref(),
-                calls: tool_calls.as_ref().map(|calls| calls.iter().collect()),
-                prefix: *prefix,
-            })),
-            InputMessage::Tool {
-                content,
-                image_sources,
-                tool_call_id,
-            } => turns.push(Turn::Tool(
-                Content {
-                    prompt: content,
-                    images: image_sources,
-                },
-                tool_call_id.as_deref(),
-            )),
-            InputMessage::LatestReminder { content } => turns.push(Turn::Reminder(content)),
+        match Turn::of(message) {
+            Turn::System(content, _) if content.prompt.text.is_empty() => {}
+            Turn::System(content, _) => systems.push(content),
+            turn => append(&mut turns, turn),
         }
     }
     if options.v4_reference_exact {

@@ -11,11 +11,11 @@ use super::special::SpecialToken::{
 };
 use super::tools::{Markup, RESPONSE_FORMAT, STRICTLY_FOLLOW};
 use super::{
-    Assistant, Content, PlacedImage, RenderOptions, Turn, Writer, expected_length, shows_tools,
+    Assistant, PlacedImage, RenderOptions, Turn, Writer, append, expected_length, shows_tools,
     sort_results_by_call, write_end, write_header,
 };
 use crate::recipe::conversation::{
-    Conversation, InputMessage, Prompt, ReasoningEffort, ResponseFormat, ToolDefinition,
+    Conversation, Prompt, ReasoningEffort, ResponseFormat, ToolDefinition,
 };
 
 const MARKUP: Markup = Markup {
@@ -123,59 +123,14 @@ pub(super) fn render<'a>(
 fn arrange<'a>(conversation: &'a Conversation, options: &RenderOptions) -> Vec<Turn<'a>> {
     let mut turns: Vec<Turn<'a>> = Vec::with_capacity(conversation.messages.len());
     for message in &conversation.messages {
-        match message {
-            InputMessage::System {
-                content,
-                image_sources,
-                tools,
-            } => turns.push(Turn::System(
-                Content {
-                    prompt: content,
-                    images: image_sources,
-                },
-                tools.as_deref().unwrap_or(&[]),
-            )),
-            InputMessage::User {
-                content,
-                image_sources,
-            } => {
-                let content = Content {
-                    prompt: content,
-                    images: image_sources,
-                };
-                match turns.last_mut() {
-                    Some(Turn::User(parts)) => parts.push(content),
-                    _ => turns.push(Turn::User(vec![content])),
-                }
+        let turn = Turn::of(message);
+        if let (Some(Turn::Reminder(last)), Turn::Reminder(text)) = (turns.last_mut(), &turn) {
+            if options.keep_last_reminder {
+                *last = text;
             }
-            InputMessage::Assistant {
-                content,
-                reasoning_content,
-                tool_calls,
-                prefix,
-            } => turns.push(Turn::Assistant(Assistant {
-                content,
-                reasoning: reasoning_content.as_deref(),
-                calls: tool_calls.as_ref().map(|calls| calls.iter().collect()),
-                prefix: *prefix,
-            })),
-            InputMessage::Tool {
-                content,
-                image_sources,
-                tool_call_id,
-            } => turns.push(Turn::Tool(
-                Content {
-                    prompt: content,
-                    images: image_sources,
-                },
-                tool_call_id.as_deref(),
-            )),
-            InputMessage::LatestReminder { content } => match turns.last_mut() {
-                Some(Turn::Reminder(last)) if options.keep_last_reminder => *last = content,
-                Some(Turn::Reminder(_)) => {}
-                _ => turns.push(Turn::Reminder(content)),
-            },
+            continue;
         }
+        append(&mut turns, turn);
     }
     sort_results_by_call(&mut turns);
     turns

@@ -117,3 +117,9 @@ pub(super) struct Content<'a> {
     pub(super) prompt: &'a Prompt,
     pub(super) images: &'a [ImageSource],
 }
+
+impl<'a> Content<'a> {
+    pub(super) fn new(prompt: &'a Prompt, images: &'a [ImageSource]) -> Self {
+        Self { prompt, images }
+    }
+}
