@@ -146,17 +146,7 @@ fn parameters(
     if tool.strict == Some(true) {
         let absent = json!({"type": "object", "properties": {}});
         let given = tool.parameters.unwrap_or(&absent);
-        let normal = schema::normalize(given, Root::Tool, fixes.keep_defs)
-            .map_err(|message| refused(param.clone(), message))?;
-        for keyword in normal.dropped {
-            let message = "strict schemas have no such keyword";
-            warnings.add(
-                "dropped_schema_keyword",
-                format!("{param}{keyword}"),
-                message,
-            );
-        }
-        return Ok(normal.schema);
+        return strict_schema(context, given, Root::Tool, &param, warnings);
     }
     let Some(given) = tool.parameters else {
         return Ok(json!({}));
@@ -180,6 +170,27 @@ fn parameters(
             ))
         }
     }
+}
+
+/// The normal form of a strict schema, with a warning for each keyword that it loses.
+fn strict_schema(
+    context: Context<'_>,
+    given: &Value,
+    root: Root,
+    param: &str,
+    warnings: &mut Warnings,
+) -> Result<Value, Error> {
+    let normal = schema::normalize(given, root, context.settings.fixes.keep_defs)
+        .map_err(|message| refused(param, message))?;
+    for keyword in normal.dropped {
+        let message = "strict schemas have no such keyword";
+        warnings.add(
+            "dropped_schema_keyword",
+            format!("{param}{keyword}"),
+            message,
+        );
+    }
+    Ok(normal.schema)
 }
 
 /// A response format: as the conversation shows it, and as the output is held to it.
@@ -213,19 +224,10 @@ impl Format {
                 .map(|()| Self::plain(shown))
                 .map_err(|reason| refused(param, format!("Invalid json schema: {reason}")));
         }
-        let normal = schema::normalize(given, Root::Format, context.settings.fixes.keep_defs)
-            .map_err(|message| refused(param, message))?;
-        for keyword in normal.dropped {
-            let message = "strict schemas have no such keyword";
-            warnings.add(
-                "dropped_schema_keyword",
-                format!("{param}{keyword}"),
-                message,
-            );
-        }
+        let enforced = strict_schema(context, given, Root::Format, param, warnings)?;
         Ok(Self {
             shown,
-            enforced: Some(normal.schema),
+            enforced: Some(enforced),
         })
     }
 }
