@@ -245,13 +245,8 @@ impl Robust {
                     Look::Yes(end) => {
                         let kind = Kind::Open(Word::Parameter);
                         return Ok(Tag {
-                            start: at,
-                            end,
-                            kind,
-                            special: false,
-                            alias: false,
-                            bars: false,
                             odd: true,
+                            ..Tag::new(at, end, kind)
                         });
                     }
                     Look::Partial if input.end.is_none() => return Err(at),

@@ -46,6 +46,21 @@ pub(super) struct Tag {
     pub(super) odd: bool,
 }
 
+impl Tag {
+    /// Markup in text, as the template writes it.
+    pub(super) fn new(start: u64, end: u64, kind: Kind) -> Self {
+        Self {
+            start,
+            end,
+            kind,
+            special: false,
+            alias: false,
+            bars: false,
+            odd: false,
+        }
+    }
+}
+
 const WORDS: [(&str, Word); 7] = [
     ("tool_calls", Word::Block),
     ("calls", Word::Block),
@@ -143,13 +158,8 @@ impl Markup {
     /// The tag at `at`. With `end` no more text will come: what a tag needs behind it may be missing.
     pub(super) fn tag(&self, held: &Held, at: u64, wanted: Wanted, end: bool) -> Look<Tag> {
         let tag = |stop, kind, special| Tag {
-            start: at,
-            end: stop,
-            kind,
             special,
-            alias: false,
-            bars: false,
-            odd: false,
+            ..Tag::new(at, stop, kind)
         };
         match held.class_at(at) {
             (Class::Special(Mark::ThinkEnd), stop) => {
@@ -217,18 +227,16 @@ impl Markup {
             Look::No => return Look::No,
         };
         at = next;
+        let kind = if closing {
+            Kind::Close(word)
+        } else {
+            Kind::Open(word)
+        };
         let mut tag = Tag {
-            start,
-            end: at,
-            kind: if closing {
-                Kind::Close(word)
-            } else {
-                Kind::Open(word)
-            },
             special: marker.special,
             alias: marker.alias,
             bars: marker.bars,
-            odd: false,
+            ..Tag::new(start, at, kind)
         };
         if closing {
             return match self.close(held, at) {

@@ -350,15 +350,7 @@ impl Text {
     }
 
     fn look_strict(&self, rules: &Rules, held: &Held, at: u64) -> Look<Found> {
-        let tag = |end, kind| Tag {
-            start: at,
-            end,
-            kind,
-            special: false,
-            alias: false,
-            bars: false,
-            odd: false,
-        };
+        let tag = |end, kind| Tag::new(at, end, kind);
         let mut look = Look::No;
         if rules.parse_tool_calls {
             match rules.markup.bare(held, at, "<") {
