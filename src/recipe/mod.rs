@@ -1,7 +1,7 @@
 //! From an API request to token ids, and from tokens to protocol events.
 //!
 //! Pure: no threads, no network, no clock but the one passed in; the same input gives the same output.
-//! A new protocol adds one file in [`request`] and one in [`stream::events`]; a new model version adds
+//! A new protocol adds one file in [`request`] and one in `stream::events`; a new model version adds
 //! one in [`encoding`]. Neither knows the other: they meet in [`conversation`].
 
 #![forbid(unsafe_code)]
