@@ -1,21 +1,21 @@
 //! The trained demo model through the whole engine: its golden continuations, and many requests at once.
 
-mod common;
+mod recipe_support;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use common::repository;
 use fathom::engine::queue::QueueOptions;
 use fathom::engine::request::{EventKind, FinishReason, Logprobs};
 use fathom::engine::{Engine, EngineOptions, Queue, Request, RequestId};
+use recipe_support::{demo_cases, demo_model, ids};
 
 /// Long enough for any step on a busy machine; reached only when something hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn engine(tuning: &str, change: impl FnOnce(&mut EngineOptions)) -> Engine {
     let mut options = EngineOptions {
-        model_path: repository("models/fathom-demo"),
+        model_path: demo_model(),
         tuning_json: tuning.to_owned(),
         ..EngineOptions::default()
     };
@@ -61,21 +61,6 @@ fn collect(queue: &Queue, ids: &[RequestId]) -> HashMap<RequestId, Answer> {
     answers
 }
 
-fn golden() -> Vec<serde_json::Value> {
-    let text = std::fs::read(repository("models/fathom-demo/golden.json")).unwrap();
-    let golden: serde_json::Value = serde_json::from_slice(&text).unwrap();
-    golden["cases"].as_array().unwrap().clone()
-}
-
-fn ids(value: &serde_json::Value) -> Vec<u32> {
-    value
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|id| id.as_u64().unwrap() as u32)
-        .collect()
-}
-
 fn greedy(prompt: Vec<u32>) -> Request {
     let mut request = Request::new(prompt);
     request.sampling.temperature = 0.0;
@@ -93,7 +78,7 @@ fn golden_continuations_are_reproduced_wherever_their_margin_allows() {
     ] {
         let engine = engine(tuning, |o| o.device = device.to_owned());
         let queue = Queue::new(QueueOptions::default()).unwrap();
-        let cases = golden();
+        let cases = demo_cases();
         // The plain kernels take seconds for a long prompt.
         let cases: Vec<_> = cases
             .into_iter()
@@ -145,7 +130,7 @@ fn golden_continuations_are_reproduced_wherever_their_margin_allows() {
 
 /// 64 requests of mixed lengths, greedy and seeded, with and without log-probabilities.
 fn mixed_requests() -> Vec<Request> {
-    let prompts: Vec<Vec<u32>> = golden()
+    let prompts: Vec<Vec<u32>> = demo_cases()
         .iter()
         .map(|case| ids(&case["prompt_ids"]))
         .collect();
@@ -240,7 +225,7 @@ fn a_plan_says_what_the_engine_would_take() {
     );
 
     let small = EngineOptions {
-        model_path: repository("models/fathom-demo"),
+        model_path: demo_model(),
         kv_bytes: 1000,
         plan_only: true,
         ..EngineOptions::default()
@@ -263,7 +248,7 @@ fn a_plan_says_what_the_engine_would_take() {
 #[test]
 fn loading_can_be_aborted() {
     let options = EngineOptions {
-        model_path: repository("models/fathom-demo"),
+        model_path: demo_model(),
         ..EngineOptions::default()
     };
     let mut phases = Vec::new();

@@ -1,5 +1,7 @@
 //! Whole checkpoints: what is accepted, what is counted, what the n-gram addresses are.
 
+mod recipe_support;
+
 use std::path::{Path, PathBuf};
 
 use fathom::engine::Code;
@@ -254,6 +256,14 @@ fn compressed_ids_of_the_demo_model_are_as_many_as_it_says() {
     let config = ModelConfig::read(&model("fathom-demo")).unwrap();
     let ids = compressed_ids(&read_tokenizer("fathom-demo")).unwrap();
     EngramHash::new(&config.engram.unwrap(), &ids).unwrap();
+}
+
+#[test]
+fn compressed_ids_of_the_released_tokenizer_are_as_many_as_its_model_says() {
+    let file = recipe_support::v41_file("<｜deepseek_image｜>");
+    let ids = compressed_ids(&Tokenizer::from_bytes(file).unwrap()).unwrap();
+    assert_eq!(ids.len(), 129_280);
+    assert_eq!(ids.iter().max(), Some(&99_091));
 }
 
 fn flat<T: Copy + Into<i64>>(nested: &[Vec<T>]) -> Vec<i64> {

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use fathom::recipe::Stage;
 use fathom::recipe::tokenizer::Tokenizer;
 use proptest::prelude::*;
-use recipe_support::{data, ids, lines, sha256_of_ids, unpack, v4_file, v41_file};
+use recipe_support::{demo_model, ids, lines, sha256_of_ids, v4_file, v41_file};
 use serde_json::{Value, json};
 
 /// V4.1 with the image spelling of the vectors.
@@ -28,8 +28,7 @@ fn open(file: &[u8]) -> Tokenizer {
 }
 
 fn demo() -> Tokenizer {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/fathom-demo");
-    Tokenizer::open(&folder).unwrap_or_else(|error| panic!("{error}"))
+    Tokenizer::open(&demo_model()).unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[test]
@@ -179,28 +178,6 @@ fn the_demo_model_and_its_directory_open() {
         .encode("<｜User｜>Hello", &[0..12])
         .expect("text encodes");
     assert_eq!(ids[0], 4036);
-}
-
-#[test]
-fn compressed_ids_are_those_of_the_models() {
-    let (ids_of_release, count) = open(&v41_file("<｜deepseek_image｜>"))
-        .compressed_ids()
-        .expect("the normalisers work");
-    assert_eq!((ids_of_release.len(), count), (129_280, 99_092));
-
-    assert_eq!(
-        demo().compressed_ids().expect("the normalisers work").1,
-        3025
-    );
-
-    let golden =
-        std::fs::read(data("tokenizer/tiny-compressed-ids.json")).expect("the table exists");
-    let golden: Value = serde_json::from_slice(&golden).expect("the table is JSON");
-    let (found, count) = open(&unpack("tokenizer/tiny.json.gz"))
-        .compressed_ids()
-        .expect("the normalisers work");
-    assert_eq!(found, ids(&golden["ids"]));
-    assert_eq!(Value::from(count), golden["count"]);
 }
 
 proptest! {

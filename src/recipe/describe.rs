@@ -8,7 +8,7 @@ use super::conversation::{
 };
 use super::options::{InferenceOptions, ParsingOptions, ThinkingStage, Warning};
 use super::prepare::Prepared;
-use super::settings::Recovery;
+use super::stream::Recovery;
 
 /// The object of `prepared_options_json`.
 pub(super) fn prepared(prepared: &Prepared) -> Value {

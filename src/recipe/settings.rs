@@ -12,6 +12,7 @@ use super::conversation::ReasoningEffort;
 use super::encoding::{RenderOptions, SpecialToken, SpecialTokens, Task};
 use super::error::{Error, Stage};
 use super::options::{ParsingOptions, ThinkingStage};
+use super::stream::{LateReady, Recovery, StreamOptions, UnterminatedReasoning, UsageChunk};
 
 /// Options of a recipe, or of one request.
 #[derive(Clone, Debug)]
@@ -181,67 +182,6 @@ impl ParsingOverride {
             parsing.stop_sequences.clone_from(value);
         }
     }
-}
-
-/// How malformed output is read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Recovery {
-    /// Repaired where models are known to go wrong.
-    #[default]
-    Robust,
-    /// As the reference implementation does, its flaws included.
-    Strict,
-}
-
-/// What becomes of reasoning that the model never closed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UnterminatedReasoning {
-    /// It stays reasoning.
-    #[default]
-    Reasoning,
-    /// When the output ends by itself, it is the content.
-    Content,
-}
-
-/// What a start that comes after the first output does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LateReady {
-    /// Nothing.
-    #[default]
-    Ignore,
-    /// Corrects the final usage.
-    Correct,
-}
-
-/// Where Chat Completions puts the usage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum UsageChunk {
-    /// In the last chunk.
-    #[default]
-    Deepseek,
-    /// In one more chunk without choices.
-    Openai,
-}
-
-/// Options of the output side.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StreamOptions {
-    /// How malformed output is read.
-    pub recovery: Recovery,
-    /// What becomes of reasoning that never ended.
-    pub unterminated_reasoning: UnterminatedReasoning,
-    /// What a late start does.
-    pub late_ready: LateReady,
-    /// Where Chat Completions puts the usage.
-    pub usage_chunk: UsageChunk,
-    /// Whether the matched stop sequence is part of the content (conversation protocol only).
-    pub include_stop_sequence: bool,
-    /// Fingerprint when the backend gives none.
-    pub system_fingerprint: Option<String>,
-    /// Signature of the thinking blocks of Messages; `None`: the response id.
-    pub signature: Option<String>,
-    /// Makes generated ids reproducible.
-    pub id_seed: Option<u64>,
 }
 
 /// How images are measured and decoded.

@@ -9,7 +9,6 @@
 
 mod bpe;
 mod byte_level;
-mod compress;
 mod file;
 mod split;
 mod unicode;
@@ -151,30 +150,6 @@ impl Tokenizer {
     pub fn token_id(&self, text: &str) -> Option<u32> {
         let named = self.named.get(text).copied();
         named.or_else(|| self.bpe.entry(text.as_bytes()))
-    }
-
-    /// For each id its compressed id (engram, `model-v41.md` 7.1) and their number.
-    pub fn compressed_ids(&self) -> Result<(Vec<u32>, u32), Error> {
-        let texts = (0..self.vocab_size()).map(|id| {
-            let bytes = self.tokens.bytes(id);
-            if !self.is_added(id) {
-                let spelling = bytes
-                    .iter()
-                    .map(|byte| byte_level::char_of(*byte))
-                    .collect();
-                return (String::from_utf8_lossy(bytes).into_owned(), spelling);
-            }
-            let spelling = String::from_utf8_lossy(bytes).into_owned();
-            // The decoder of the file maps added tokens too, if all their characters are in the
-            // byte-level alphabet.
-            let text = match byte_level::bytes_of(&spelling) {
-                Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-                None => spelling.clone(),
-            };
-            (text, spelling)
-        });
-        compress::compress(texts)
-            .map_err(|error| Error::new(Stage::Internal, "", format!("normaliser: {error}")))
     }
 
     /// Ids of text without any special token.

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use fathom::recipe::ThinkingStage;
-use fathom::recipe::stream::{
-    Chunk, Finish, LateReady, Output, Parser, StartInfo, Usage, UsageChunk,
-};
+use fathom::recipe::stream::{Finish, LateReady, Output, Parser, StartInfo, Usage, UsageChunk};
 use serde_json::{Value, json};
 
 use crate::support::{
-    PARIS, Tokens, data, dsml, options, read, read_all_ways, run, run_ids, seen, text_chunk,
+    PARIS, Tokens, data, dsml, id_chunk, options, read, read_all_ways, run, run_ids, seen,
+    text_chunk,
 };
 
 #[test]
@@ -46,26 +45,10 @@ fn the_end_token_ends_output_and_finish_still_gives_the_reason() {
     for (finish, reason) in [(Finish::EndOfStream, "stop"), (Finish::Length, "length")] {
         let mut parser = Parser::with(options(), Some(Arc::new(Tokens::bytewise()))).unwrap();
         let mut out = Output::default();
-        parser
-            .push(
-                &Chunk {
-                    tokens: &ids,
-                    ..Chunk::default()
-                },
-                &mut out,
-            )
-            .unwrap();
+        parser.push(&id_chunk(&ids), &mut out).unwrap();
         assert_eq!(out.done, Some(Finish::Stop));
         assert_eq!(seen(&data(&out)).finish, None);
-        parser
-            .push(
-                &Chunk {
-                    tokens: &ids,
-                    ..Chunk::default()
-                },
-                &mut out,
-            )
-            .unwrap();
+        parser.push(&id_chunk(&ids), &mut out).unwrap();
         parser.finish(finish, None, &mut out).unwrap();
         let seen = seen(&data(&out));
         assert_eq!(
@@ -84,24 +67,8 @@ fn the_end_token_ends_output_and_finish_still_gives_the_reason() {
 fn an_error_stays_the_same_error() {
     let mut parser = Parser::with(options(), Some(Arc::new(Tokens::bytewise()))).unwrap();
     let mut out = Output::default();
-    parser
-        .push(
-            &Chunk {
-                tokens: &[104, 105],
-                ..Chunk::default()
-            },
-            &mut out,
-        )
-        .unwrap();
-    let error = parser
-        .push(
-            &Chunk {
-                tokens: &[104, 777],
-                ..Chunk::default()
-            },
-            &mut out,
-        )
-        .unwrap_err();
+    parser.push(&id_chunk(&[104, 105]), &mut out).unwrap();
+    let error = parser.push(&id_chunk(&[104, 777]), &mut out).unwrap_err();
     assert!(error.message.contains("777"), "{error}");
     assert_eq!(parser.push(&text_chunk("x"), &mut out), Err(error.clone()));
     assert_eq!(parser.finish(Finish::Stop, None, &mut out), Err(error));
@@ -220,15 +187,7 @@ fn tokens_are_counted_for_the_events_that_carry_them() {
         let mut parser = Parser::with(options(), Some(Arc::new(Tokens::bytewise()))).unwrap();
         let mut out = Output::default();
         for tokens in ids.chunks(step) {
-            parser
-                .push(
-                    &Chunk {
-                        tokens,
-                        ..Chunk::default()
-                    },
-                    &mut out,
-                )
-                .unwrap();
+            parser.push(&id_chunk(tokens), &mut out).unwrap();
         }
         parser.finish(Finish::Stop, None, &mut out).unwrap();
         let counted: usize = out
@@ -316,26 +275,10 @@ fn long_streams_cost_linear_time() {
     ] {
         let mut parser = Parser::with(options.clone(), None).unwrap();
         let mut out = Output::default();
-        parser
-            .push(
-                &Chunk {
-                    text: Some(lead),
-                    ..Chunk::default()
-                },
-                &mut out,
-            )
-            .unwrap();
+        parser.push(&text_chunk(lead), &mut out).unwrap();
         let piece = unit.repeat(4);
         for _ in 0..1_000_000 / piece.len() {
-            parser
-                .push(
-                    &Chunk {
-                        text: Some(&piece),
-                        ..Chunk::default()
-                    },
-                    &mut out,
-                )
-                .unwrap();
+            parser.push(&text_chunk(&piece), &mut out).unwrap();
             out.events.clear();
         }
         parser.finish(Finish::Stop, None, &mut out).unwrap();
@@ -344,15 +287,7 @@ fn long_streams_cost_linear_time() {
     let mut parser = Parser::with(options(), Some(Arc::new(Tokens::bytewise()))).unwrap();
     let mut out = Output::default();
     for _ in 0..500_000 {
-        parser
-            .push(
-                &Chunk {
-                    tokens: &[0xAD],
-                    ..Chunk::default()
-                },
-                &mut out,
-            )
-            .unwrap();
+        parser.push(&id_chunk(&[0xAD]), &mut out).unwrap();
         assert!(!out.events.is_empty());
         out.events.clear();
     }

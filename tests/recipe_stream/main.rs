@@ -3,6 +3,8 @@
 mod grammar;
 mod life;
 mod merge;
+#[path = "../recipe_support/mod.rs"]
+mod recipe_support;
 mod splits;
 mod support;
 mod vectors;

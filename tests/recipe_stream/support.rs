@@ -3,13 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use fathom::recipe::encoding::Encoding;
-use fathom::recipe::stream::{
-    Chunk, Finish, Output, Parser, ParserOptions, SpecialTokens, StreamOptions, Vocabulary,
-};
+use fathom::recipe::encoding::{Encoding, SpecialTokens};
+use fathom::recipe::stream::{Finish, Output, Parser, ParserOptions, StreamOptions, Vocabulary};
 use fathom::recipe::{ParsingOptions, Protocol, ResponseOptions};
 use serde_json::Value;
 
+pub(crate) use crate::recipe_support::client::{
+    Seen, data, id_chunk, seen, seen_content, text_chunk,
+};
+
+/// A vocabulary made of its parts.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
     pub(crate) bytes: HashMap<u32, Vec<u8>>,
@@ -127,48 +130,6 @@ pub(crate) fn options() -> ParserOptions {
     }
 }
 
-pub(crate) fn data(output: &Output) -> Vec<Value> {
-    output
-        .events
-        .iter()
-        .map(|event| serde_json::from_str(&event.data).expect(&event.data))
-        .collect()
-}
-
-/// What a client puts together from the events.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Seen {
-    pub(crate) reasoning: String,
-    pub(crate) content: String,
-    pub(crate) calls: Vec<(String, String)>,
-    pub(crate) finish: Option<String>,
-}
-
-pub(crate) fn seen(events: &[Value]) -> Seen {
-    let mut seen = Seen::default();
-    for event in events {
-        let Some(choice) = event["choices"].get(0) else {
-            continue;
-        };
-        let delta = &choice["delta"];
-        seen.content += delta["content"].as_str().unwrap_or_default();
-        seen.reasoning += delta["reasoning_content"].as_str().unwrap_or_default();
-        for call in delta["tool_calls"].as_array().into_iter().flatten() {
-            let index = call["index"].as_u64().unwrap() as usize;
-            if let Some(name) = call["function"]["name"].as_str() {
-                assert_eq!(index, seen.calls.len());
-                seen.calls.push((name.into(), String::new()));
-            }
-            seen.calls[index].1 += call["function"]["arguments"].as_str().unwrap();
-        }
-        if let Some(finish) = choice["finish_reason"].as_str() {
-            assert_eq!(seen.finish, None, "one finish only");
-            seen.finish = Some(finish.into());
-        }
-    }
-    seen
-}
-
 /// Pushes `pieces` as text and finishes; the events and the parser.
 pub(crate) fn run(
     options: &ParserOptions,
@@ -178,15 +139,7 @@ pub(crate) fn run(
     let mut parser = Parser::with(options.clone(), None).unwrap();
     let mut out = Output::default();
     for piece in pieces {
-        parser
-            .push(
-                &Chunk {
-                    text: Some(piece),
-                    ..Chunk::default()
-                },
-                &mut out,
-            )
-            .unwrap();
+        parser.push(&text_chunk(piece), &mut out).unwrap();
     }
     parser.finish(finish, None, &mut out).unwrap();
     (data(&out), parser)
@@ -206,15 +159,7 @@ pub(crate) fn run_ids(
     let mut parser = Parser::with(options.clone(), Some(Arc::new(Tokens::bytewise()))).unwrap();
     let mut out = Output::default();
     for tokens in ids.chunks(step) {
-        parser
-            .push(
-                &Chunk {
-                    tokens,
-                    ..Chunk::default()
-                },
-                &mut out,
-            )
-            .unwrap();
+        parser.push(&id_chunk(tokens), &mut out).unwrap();
     }
     parser.finish(finish, None, &mut out).unwrap();
     (data(&out), parser)
@@ -249,13 +194,3 @@ pub(crate) fn read_all_ways(options: &ParserOptions, text: &str, finish: Finish)
 /// One call without a block around it.
 pub(crate) const PARIS: &str =
     "<D:invoke name=\"f\">\n<D:parameter name=\"c\" string=\"true\">P</D:parameter>\n</D:invoke>";
-pub(crate) fn text_chunk(text: &str) -> Chunk<'_> {
-    Chunk {
-        text: Some(text),
-        text_tokens: 1,
-        ..Chunk::default()
-    }
-}
-pub(crate) fn seen_content(events: &[Value]) -> String {
-    seen(events).content
-}

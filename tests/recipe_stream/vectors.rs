@@ -1,7 +1,6 @@
 //! Recorded model outputs, with the events that the reference made of them.
 
 use std::collections::HashMap;
-use std::io::Read;
 use std::sync::Arc;
 
 use fathom::recipe::encoding::Encoding;
@@ -13,21 +12,8 @@ use fathom::recipe::{ParsingOptions, ResponseOptions, ThinkingStage};
 use serde_json::{Value, json};
 
 use crate::merge::{hide_ids, merged, without};
+use crate::recipe_support::lines;
 use crate::support::{Tokens, data, options, seen};
-
-fn vectors() -> Vec<Value> {
-    let file = std::fs::File::open(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/data/recipe/stream_chat.jsonl.gz"
-    ));
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(file.unwrap())
-        .read_to_string(&mut text)
-        .unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
 
 fn case_options(case: &Value, recovery: Recovery) -> ParserOptions {
     let parsing = &case["options"];
@@ -396,7 +382,7 @@ fn compare_meaning(case: &Value, ran: &Ran) -> Result<(), String> {
 }
 
 fn check_vectors(recovery: Recovery) {
-    let cases = vectors();
+    let cases = lines("recipe/stream_chat.jsonl.gz");
     assert_eq!(cases.len(), 557);
     let by_id: HashMap<&str, &Value> = cases
         .iter()

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod client;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +36,21 @@ pub(crate) fn lines(path: &str) -> Vec<Value> {
         .filter(|line| !line.is_empty())
         .map(|line| serde_json::from_slice(line).expect("vectors are JSON"))
         .collect()
+}
+
+/// The folder of the demo model.
+pub(crate) fn demo_model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("models/fathom-demo")
+}
+
+/// Requests, prompts and greedy answers of the demo model.
+pub(crate) fn demo_cases() -> Vec<Value> {
+    let file = std::fs::read(demo_model().join("golden.json")).expect("the golden file exists");
+    let mut golden: Value = serde_json::from_slice(&file).expect("the golden file is JSON");
+    match golden["cases"].take() {
+        Value::Array(cases) => cases,
+        other => panic!("cases are {other}"),
+    }
 }
 
 /// The published V4 tokenizer file.

@@ -26,6 +26,7 @@ mod text;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::encoding::SpecialToken;
 use super::error::{Error, Stage};
 use super::options::ThinkingStage;
 use super::prepare::Prepared;
@@ -40,8 +41,8 @@ use strict::Strict;
 use text::{Rules, Stage as TextStage, Text};
 
 pub use settings::{
-    DeclaredTool, LateReady, ParserOptions, Recovery, SpecialTokens, StreamOptions,
-    UnterminatedReasoning, UsageChunk, Vocabulary,
+    DeclaredTool, LateReady, ParserOptions, Recovery, StreamOptions, UnterminatedReasoning,
+    UsageChunk, Vocabulary,
 };
 
 /// What a backend knows before the first token; all optional.
@@ -180,12 +181,11 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// A parser for the output of `prepared`, with the default options of the host.
+    /// A parser for the output of `prepared`, as its host wants it read and written.
     pub fn new(prepared: &Arc<Prepared>) -> Result<Self, Error> {
-        let options = ParserOptions::of(prepared, StreamOptions::default());
         let tokenizer = prepared.tokenizer.clone();
         Self::with(
-            options,
+            ParserOptions::of(prepared),
             tokenizer.map(|tokenizer| tokenizer as Arc<dyn Vocabulary>),
         )
     }
@@ -221,12 +221,12 @@ impl Parser {
         } else {
             Grammar::Robust(Robust::new(text, in_block, options.tools.clone()))
         };
-        let id_of = |spelling: &str| vocabulary.as_ref().and_then(|v| v.token_id(spelling));
+        let id_of = |token| vocabulary.as_ref()?.token_id(spellings.spelling(token));
         let special = SpecialIds {
-            eos: id_of(&spellings.eos),
-            think_start: id_of(&spellings.think_start),
-            think_end: id_of(&spellings.think_end),
-            dsml: id_of(&spellings.dsml),
+            eos: id_of(SpecialToken::Eos),
+            think_start: id_of(SpecialToken::ThinkingStart),
+            think_end: id_of(SpecialToken::ThinkingEnd),
+            dsml: id_of(SpecialToken::Dsml),
         };
         let answer = Answer {
             id: String::new(),
@@ -259,7 +259,10 @@ impl Parser {
         );
         Ok(Self {
             stops: Stops::new(&parsing.stop_sequences, spellings),
-            end_filter: EndFilter::new(if strict { "" } else { &spellings.eos }),
+            end_filter: EndFilter::new(match strict {
+                true => "",
+                false => spellings.spelling(SpecialToken::Eos),
+            }),
             decoder: Decoder::new(strict),
             held: Held::default(),
             state: State::Open,

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use crate::recipe::conversation::InputMessage;
-use crate::recipe::encoding::Encoding;
+use crate::recipe::encoding::{Encoding, SpecialTokens};
 use crate::recipe::options::{ParsingOptions, Protocol, ResponseOptions};
 use crate::recipe::prepare::Prepared;
 use crate::recipe::tokenizer::Tokenizer;
@@ -49,7 +49,7 @@ pub enum UsageChunk {
     Openai,
 }
 
-/// Options of the host for the output side (`c-api.md` section 10).
+/// Options of the host for the output side: their keys in `options_json` have the same names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
     /// How malformed output is read.
@@ -68,30 +68,6 @@ pub struct StreamOptions {
     pub signature: Option<String>,
     /// Makes generated ids reproducible.
     pub id_seed: Option<u64>,
-}
-
-/// Spellings that structure the output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SpecialTokens {
-    /// Ends the output.
-    pub eos: String,
-    /// Begins reasoning.
-    pub think_start: String,
-    /// Ends reasoning.
-    pub think_end: String,
-    /// Stands in every tag of a tool call.
-    pub dsml: String,
-}
-
-impl Default for SpecialTokens {
-    fn default() -> Self {
-        Self {
-            eos: "<｜end▁of▁sentence｜>".to_owned(),
-            think_start: "<think>".to_owned(),
-            think_end: "</think>".to_owned(),
-            dsml: "｜DSML｜".to_owned(),
-        }
-    }
 }
 
 /// A tool that the request declares.
@@ -127,8 +103,12 @@ pub struct ParserOptions {
 }
 
 impl ParserOptions {
-    /// Options of the answer to `prepared`.
-    pub fn of(prepared: &Prepared, stream: StreamOptions) -> Self {
+    /// Options of the answer to `prepared`, those of its host included.
+    pub fn of(prepared: &Prepared) -> Self {
+        let settings = &prepared.settings;
+        let mut stream = settings.stream.clone();
+        // The wire protocols promise content without it.
+        stream.include_stop_sequence &= prepared.protocol == Protocol::Conversation;
         let conversation = &prepared.conversation;
         let introduced = conversation.messages.iter().filter_map(|m| match m {
             InputMessage::System { tools, .. } => tools.as_ref(),
@@ -157,7 +137,7 @@ impl ParserOptions {
                 Some(InputMessage::Assistant { prefix: true, .. })
             ),
             tools: Some(tools),
-            special_tokens: SpecialTokens::default(),
+            special_tokens: settings.special_tokens.clone(),
             stream,
         }
     }

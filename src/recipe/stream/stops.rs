@@ -1,7 +1,7 @@
 //! Stop sequences, matched byte by byte over decoded content.
 
 use super::held::{Class, Held};
-use super::settings::SpecialTokens;
+use crate::recipe::encoding::{SpecialToken, SpecialTokens};
 
 #[derive(Debug)]
 struct Stop {
@@ -43,11 +43,12 @@ pub(super) struct Stops {
 impl Stops {
     pub(super) fn new(texts: &[String], special: &SpecialTokens) -> Self {
         let markers = [
-            &special.eos,
-            &special.think_start,
-            &special.think_end,
-            &special.dsml,
-        ];
+            SpecialToken::Eos,
+            SpecialToken::ThinkingStart,
+            SpecialToken::ThinkingEnd,
+            SpecialToken::Dsml,
+        ]
+        .map(|token| special.spelling(token));
         let mut first = [false; 256];
         let mut stops = Vec::new();
         for text in texts.iter().filter(|text| !text.is_empty()) {
@@ -65,9 +66,7 @@ impl Stops {
             stops.push(Stop {
                 borders,
                 matched: 0,
-                text_only: markers
-                    .iter()
-                    .any(|m| !m.is_empty() && text.contains(m.as_str())),
+                text_only: markers.iter().any(|m| !m.is_empty() && text.contains(m)),
                 text: text.clone(),
             });
         }

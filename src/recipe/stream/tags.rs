@@ -3,7 +3,7 @@
 //! Every question looks at a bounded number of bytes, so asking again when more text arrives is cheap.
 
 use super::held::{Class, Held, Mark};
-use super::settings::SpecialTokens;
+use crate::recipe::encoding::{SpecialToken, SpecialTokens};
 
 /// The answer to "does it stand here?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,13 +115,18 @@ pub(super) struct Wanted {
 /// Spellings to look for.
 #[derive(Debug)]
 pub(super) struct Markup {
-    special: SpecialTokens,
+    think_start: String,
+    think_end: String,
+    dsml: String,
 }
 
 impl Markup {
     pub(super) fn new(special: &SpecialTokens) -> Self {
+        let spelling = |token| special.spelling(token).to_owned();
         Self {
-            special: special.clone(),
+            think_start: spelling(SpecialToken::ThinkingStart),
+            think_end: spelling(SpecialToken::ThinkingEnd),
+            dsml: spelling(SpecialToken::Dsml),
         }
     }
 
@@ -148,12 +153,8 @@ impl Markup {
         }
         let mut partial = false;
         for (active, spelling, kind) in [
-            (wanted.think_end, &self.special.think_end, Kind::ThinkEnd),
-            (
-                wanted.think_start,
-                &self.special.think_start,
-                Kind::ThinkStart,
-            ),
+            (wanted.think_end, &self.think_end, Kind::ThinkEnd),
+            (wanted.think_start, &self.think_start, Kind::ThinkStart),
         ] {
             if !active {
                 continue;
@@ -257,7 +258,7 @@ impl Markup {
     fn marker(&self, held: &Held, at: u64, aliases: bool) -> Look<Marker> {
         let mut at = at;
         for bars in 0..SLACK {
-            match special(held, at, Mark::Dsml, &self.special.dsml) {
+            match special(held, at, Mark::Dsml, &self.dsml) {
                 Look::Yes(next) => {
                     let special = matches!(held.class_at(at).0, Class::Special(_));
                     return trailing_bars(held, next, special, bars > 0);
@@ -305,7 +306,7 @@ impl Markup {
         }
         let Look::Yes(marker) = self.marker(held, at, false) else {
             // A marker at the very end has no more text behind it to look for bars in.
-            return special(held, at, Mark::Dsml, &self.special.dsml) == Look::Yes(held.end());
+            return special(held, at, Mark::Dsml, &self.dsml) == Look::Yes(held.end());
         };
         let rest = held.slice(marker.end, held.end());
         let rest = rest.strip_prefix(' ').unwrap_or(rest);
@@ -317,22 +318,26 @@ impl Markup {
     /// Strict mode: `<` or `</` and the marker; nothing behind it is looked at.
     pub(super) fn bare(&self, held: &Held, start: u64, prefix: &str) -> Look<u64> {
         match plain(held, start, prefix) {
-            Look::Yes(at) => special(held, at, Mark::Dsml, &self.special.dsml),
+            Look::Yes(at) => special(held, at, Mark::Dsml, &self.dsml),
             look => look,
         }
     }
 
     /// The end of reasoning at `start`.
     pub(super) fn think_end(&self, held: &Held, start: u64) -> Look<u64> {
-        special(held, start, Mark::ThinkEnd, &self.special.think_end)
+        match special(held, start, Mark::ThinkEnd, &self.think_end) {
+            // A marker without a spelling is no text, so it stands nowhere.
+            Look::Yes(end) if end == start => Look::No,
+            look => look,
+        }
     }
 
     /// Strict mode: whether a newline ended what began like a marker at `start`, and where it stands.
     pub(super) fn broken_by_newline(&self, held: &Held, start: u64, calls: bool) -> Option<u64> {
         let spelled = |at, marker: &str| matching(held, at, marker, |class| class == Class::Text);
-        let mut end = spelled(start, &self.special.think_end);
+        let mut end = spelled(start, &self.think_end);
         if calls && let Look::Yes(next) = plain(held, start, "<") {
-            end = end.max(spelled(next, &self.special.dsml));
+            end = end.max(spelled(next, &self.dsml));
         }
         let newline = end > start
             && end < held.end()
