@@ -1,8 +1,8 @@
 //! The C tests of `tests/capi/`: each file is a program that checks one topic and ends with 0.
 //!
 //! FATHOM_ASAN=1 compiles them with AddressSanitizer and UBSan, against the library as it is built here.
-//! To have the library's own accesses checked as well, build it on nightly first:
-//! `RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target x86_64-unknown-linux-gnu --test capi`.
+//! To have the library's own accesses checked as well, build it on nightly; gcc's runtime serves both sides:
+//! `FATHOM_ASAN=1 RUSTFLAGS=-Zsanitizer=address cargo +nightly test --target x86_64-unknown-linux-gnu --test capi`.
 
 #![cfg(target_os = "linux")]
 

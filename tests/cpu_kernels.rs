@@ -186,10 +186,10 @@ fn assert_sums(
     }
 }
 
-fn each_tier(mut body: impl FnMut(Tier)) {
+fn each_tier(body: impl FnMut(Tier)) {
     let tiers = Tier::available();
     assert_eq!(tiers[0], Tier::Portable);
-    tiers.into_iter().for_each(|tier| body(tier));
+    tiers.into_iter().for_each(body);
 }
 
 #[test]

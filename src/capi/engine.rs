@@ -380,7 +380,47 @@ pub(crate) fn free_outside_callbacks<H: Handle + 'static>(
     }
     // The object goes along, so that its last breath is not in the callback either. If no thread can be
     // made, the closure is dropped here: the object ends without waiting for what it started.
-    let _ = std::thread::Builder::new()
-        .name(thread.to_owned())
-        .spawn(move || end(&object));
+    let _ = without_signals(|| {
+        std::thread::Builder::new()
+            .name(thread.to_owned())
+            .spawn(move || end(&object))
+    });
+}
+
+/// Threads inherit the mask of their maker: runs `make` with everything blocked that comes from outside, so
+/// that the host's handlers never run on a thread of ours.
+#[cfg(unix)]
+fn without_signals<T>(make: impl FnOnce() -> T) -> T {
+    use std::mem::MaybeUninit;
+    let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut before = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are ours and are initialised by the calls that take them first; signals that a
+    // thread causes itself stay as they are.
+    unsafe {
+        libc::sigfillset(blocked.as_mut_ptr());
+        for own in [
+            libc::SIGSEGV,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGILL,
+            libc::SIGTRAP,
+            libc::SIGABRT,
+            libc::SIGSYS,
+        ] {
+            libc::sigdelset(blocked.as_mut_ptr(), own);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), before.as_mut_ptr());
+    }
+    let made = make();
+    // SAFETY: `before` was filled above, by a call that cannot fail with a valid operation.
+    unsafe {
+        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+    }
+    made
+}
+
+/// Threads inherit nothing that matters here.
+#[cfg(not(unix))]
+fn without_signals<T>(make: impl FnOnce() -> T) -> T {
+    make()
 }

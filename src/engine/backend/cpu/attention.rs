@@ -3,6 +3,11 @@
 //! Keys are values too and may be bfloat16: a block of them is decoded once for all heads. Each score is
 //! one sum over the width, lane by lane; each output value is one sum over the keys in their order.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "register blocks: loops over constant ranges index several arrays at once"
+)]
+
 use super::lanes::{Lanes, Work};
 use super::scratch::Buffers;
 use crate::engine::backend::host::kernels::{Attend, Keys};

@@ -8,6 +8,11 @@
 //! added by [`Lanes::sum`], blocks in order. The error grows with `BLOCK / N` plus the number of blocks,
 //! not with the number of columns.
 
+#![expect(
+    clippy::needless_range_loop,
+    reason = "register blocks: loops over constant ranges index several arrays at once"
+)]
+
 use super::lanes::{Lanes, Work};
 use super::prefetch;
 use super::scratch::Scratch;
@@ -30,7 +35,10 @@ pub(super) struct Dense<'a> {
     pub(super) y: *mut f32,
     /// Distance of the outputs of two rows of x.
     pub(super) y_stride: usize,
+    /// For decoded weights.
     pub(super) buffer: &'a mut Scratch,
+    /// For blocks of x.
+    pub(super) inputs: &'a mut Scratch,
 }
 
 impl Work for Dense<'_> {
@@ -40,63 +48,94 @@ impl Work for Dense<'_> {
     /// * `w` holds `rows · cols` values and their scales, `first_row + rows` ≤ `w.rows`, and
     /// * for each row of `x`, `rows` floats can be written at `y` and nobody else uses them.
     #[inline(always)]
-    fn go<L: Lanes>(self, l: L) {
+    fn go<L: Lanes>(mut self, l: L) {
         let cols = self.w.cols;
         let count = self.x.len() / cols;
-        let buffer = self.buffer.take::<f32>(GROUP * BLOCK);
-        // With few rows of x, each decoded row is used once and need not leave the first-level cache.
-        let group_rows = if count <= L::BLOCK { 8 } else { GROUP };
-        let mut group = 0;
-        while group < self.rows {
-            let rows = group_rows.min(self.rows - group);
-            let mut k = 0;
-            while k < cols {
-                let len = BLOCK.min(cols - k);
-                for row in 0..rows {
-                    let at = self.first_row + group + row;
-                    let ahead = if k + len < cols {
-                        (at, k + len)
-                    } else {
-                        (at + rows, 0)
-                    };
-                    prefetch_block(self.w, ahead.0, ahead.1);
-                    decode(
-                        l,
-                        self.w,
-                        at,
-                        k,
-                        len,
-                        &mut buffer[row * BLOCK..(row + 1) * BLOCK],
-                    );
+        if count <= L::BLOCK {
+            // Each decoded row is used once: eight of them need not leave the first-level cache, and rows are read
+            // from end to end.
+            for group in (0..self.rows).step_by(8) {
+                for k in (0..cols).step_by(BLOCK) {
+                    let x = (self.x[k..].as_ptr(), cols);
+                    self.group(l, group, 8.min(self.rows - group), k, count, x);
                 }
-                let mut s = 0;
-                while s < count {
-                    let x_rows = L::BLOCK.min(count - s);
-                    let mut row = 0;
-                    while row < rows {
-                        // One row of x alone keeps the arithmetic busy only with eight rows of weights.
-                        let some = if x_rows == 1 { 8 } else { 4 }.min(rows - row);
-                        let block = Block {
-                            w: buffer[row * BLOCK..].as_ptr(),
-                            x: self.x[s * cols + k..].as_ptr(),
-                            x_stride: cols,
-                            len,
-                            y: self.y.wrapping_add(s * self.y_stride + group + row),
-                            y_stride: self.y_stride,
-                            rows: some,
-                            is_first: k == 0,
-                        };
-                        // SAFETY: from `row` on, the buffer has at least `some` rounded up to 4 rows of
-                        // `BLOCK` floats, as `GROUP` is a multiple of 8; `x_rows` rows of x have columns `k..k + len`;
-                        // the outputs are ours, see above.
-                        unsafe { block.dispatch(l, x_rows) };
-                        row += some;
-                    }
-                    s += x_rows;
-                }
-                k += len;
             }
-            group += rows;
+            return;
+        }
+        for k in (0..cols).step_by(BLOCK) {
+            // Rows of x lie far apart and would meet in few sets of the caches: their block is copied together, once for
+            // all rows of weights.
+            let len = BLOCK.min(cols - k);
+            let inputs = self.inputs.take::<f32>(count * BLOCK);
+            for (to, from) in inputs
+                .chunks_exact_mut(BLOCK)
+                .zip(self.x.chunks_exact(cols))
+            {
+                to[..len].copy_from_slice(&from[k..k + len]);
+            }
+            let x = (inputs.as_ptr(), BLOCK);
+            for group in (0..self.rows).step_by(GROUP) {
+                self.group(l, group, GROUP.min(self.rows - group), k, count, x);
+            }
+        }
+    }
+}
+
+impl Dense<'_> {
+    /// Adds the products of one block of columns for up to `GROUP` rows of weights. `x` is the first row of the
+    /// block and the distance of rows.
+    #[inline(always)]
+    fn group<L: Lanes>(
+        &mut self,
+        l: L,
+        group: usize,
+        rows: usize,
+        k: usize,
+        count: usize,
+        x: (*const f32, usize),
+    ) {
+        let cols = self.w.cols;
+        let len = BLOCK.min(cols - k);
+        let buffer = self.buffer.take::<f32>(GROUP * BLOCK);
+        for row in 0..rows {
+            let at = self.first_row + group + row;
+            let ahead = if k + len < cols {
+                (at, k + len)
+            } else {
+                (at + rows, 0)
+            };
+            prefetch_block(self.w, ahead.0, ahead.1);
+            decode(
+                l,
+                self.w,
+                at,
+                k,
+                len,
+                &mut buffer[row * BLOCK..(row + 1) * BLOCK],
+            );
+        }
+        for s in (0..count).step_by(L::BLOCK) {
+            let x_rows = L::BLOCK.min(count - s);
+            let mut row = 0;
+            while row < rows {
+                // One row of x alone keeps the arithmetic busy only with eight rows of weights.
+                let some = if x_rows == 1 { 8 } else { 4 }.min(rows - row);
+                let block = Block {
+                    w: buffer[row * BLOCK..].as_ptr(),
+                    x: x.0.wrapping_add(s * x.1),
+                    x_stride: x.1,
+                    len,
+                    y: self.y.wrapping_add(s * self.y_stride + group + row),
+                    y_stride: self.y_stride,
+                    rows: some,
+                    is_first: k == 0,
+                };
+                // SAFETY: from `row` on, the buffer has at least `some` rounded up to 4 rows of `BLOCK` floats, as
+                // `GROUP` is a multiple of 8; `x_rows` rows of x have `len` columns of this block; the outputs are
+                // ours, see `go`.
+                unsafe { block.dispatch(l, x_rows) };
+                row += some;
+            }
         }
     }
 }

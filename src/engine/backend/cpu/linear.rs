@@ -16,6 +16,8 @@ use crate::engine::backend::host::matrix::{Format, Matrix, Scales};
 const DENSE_UNIT: usize = 4;
 /// Rows of x of one f32 task: with one block of columns they fill half of a second-level cache of 2 MiB.
 const DENSE_CHUNK: usize = 252;
+/// Most units of one f32 task: 512 rows.
+const DENSE_PANEL: usize = 128;
 /// Multiply-adds below which a second thread costs more than it saves: some microseconds of work.
 const INLINE: usize = 1 << 17;
 /// Tasks for each thread, where there is enough work: the last ones even out what was uneven before.
@@ -149,7 +151,7 @@ fn view(job: &mut Linear<'_>, has_tiles: bool) -> Option<View> {
         y: job.y.as_mut_ptr(),
         packed: None,
         unit: DENSE_UNIT,
-        panel: usize::MAX,
+        panel: DENSE_PANEL,
         chunk: DENSE_CHUNK,
         first_task: 0,
     };
@@ -278,6 +280,7 @@ impl View {
                 y,
                 y_stride: self.rows,
                 buffer: &mut buffers.weights,
+                inputs: &mut buffers.inputs,
             }),
         });
     }

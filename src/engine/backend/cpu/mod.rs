@@ -6,11 +6,11 @@
 //! their published bytes and converted block by block in the first- and second-level caches; working
 //! memory belongs to threads and is kept.
 //!
-//! * [`pool`]: the threads; [`cores`]: how many.
-//! * [`linear`]: jobs to tasks; [`dense`]: a task in f32; [`amx`]: a task on tiles.
-//! * [`elementwise`]: rounding, quantising, gating, norms.
-//! * [`attention`]: attention and index scores in f32; on tiles in [`amx`].
-//! * [`lanes`]: what a vector of each kind can do.
+//! * `pool`: the threads; `cores`: how many.
+//! * `linear`: jobs to tasks; `dense`: a task in f32; `amx`: a task on tiles.
+//! * `elementwise`: rounding, quantising, gating, norms.
+//! * `attention`: attention and index scores in f32; on tiles in `amx`.
+//! * `lanes`: what a vector of each kind can do.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;

@@ -38,6 +38,10 @@ impl Scratch {
 }
 
 /// The buffers of one thread, by what they hold.
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_os = "linux")),
+    expect(dead_code, reason = "some are for tiles only")
+)]
 #[derive(Default)]
 pub(super) struct Buffers {
     /// Weights or keys as the arithmetic wants them.

@@ -332,8 +332,8 @@ fn pack_values<'a>(rows: &[u16], width: usize, buffer: &'a mut Scratch) -> &'a [
         let row = |j: usize| (j < n).then(|| &rows[j * width..(j + 1) * width]);
         let (even, odd) = (row(2 * pair), row(2 * pair + 1));
         for column in (0..width).step_by(DEPTH) {
-            // SAFETY: 32 values of the row, or none.
             let load = |row: Option<&[u16]>| match row {
+                // SAFETY: 32 values of the row.
                 Some(row) => unsafe {
                     _mm512_loadu_si512(row[column..column + DEPTH].as_ptr().cast())
                 },

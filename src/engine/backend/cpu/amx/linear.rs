@@ -63,6 +63,7 @@ impl Tiles {
                     y: part.y.wrapping_add(rows.start - part.rows.start),
                     y_stride: part.y_stride,
                     buffer: &mut buffers.weights,
+                    inputs: &mut buffers.inputs,
                 });
             }
         }

@@ -11,7 +11,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::weights::{
-    E2m1Table, E4m3Table, e2m1_tables, e4m3_rows, e4m3_tables, lower, scale_byte, upper,
+    E4m3Table, e2m1_row, e2m1_tables, e4m3_rows, e4m3_tables, lower, scale_byte, upper,
 };
 use super::{DEPTH, Loaded, PAIR, ROWS, TILE};
 use crate::engine::backend::host::matrix::{Format, Matrix, Scales};
@@ -242,31 +242,31 @@ unsafe fn e2m1(loaded: &Loaded, w: &Matrix, pair: usize, scales: &[u8], inputs: 
     let rows = Rows::new(w, pair, 4);
     let width = w.cols / DEPTH;
     let tables = e2m1_tables();
+    let codes: [*const u8; PAIR] = std::array::from_fn(|row| rows.at(row, 0));
+    let scales: [&[u8]; PAIR] = std::array::from_fn(|row| {
+        let first = (pair * PAIR + row.min(rows.last)) * width;
+        &scales[first..first + width]
+    });
     let mut ring = Ring([0; 2 * 4 * TILE]);
     let steps = width.div_ceil(2);
     for step in 0..=steps {
         if step < steps {
-            let tiles = 2.min(width - step * 2);
             let to = ring.slot(step);
-            for row in 0..PAIR {
+            let k = step * 2;
+            for (row, (codes, scales)) in codes.iter().zip(&scales).enumerate() {
                 // Half a line a step: asked for once a line.
                 if step % 2 == 0 {
-                    rows.prefetch(row, step * STEP / 2);
+                    rows.prefetch(row, k * DEPTH / 2);
                 }
-                let groups =
-                    &scales[(pair * PAIR + row.min(rows.last)) * width + step * 2..][..tiles];
-                for (tile, scale) in groups.iter().enumerate() {
-                    let k = step * 2 + tile;
-                    let table: *const E2m1Table = &tables[usize::from(*scale)];
-                    // SAFETY: 16 bytes are 32 codes of the row; row `row` of the strips of this k tile.
-                    unsafe {
-                        let bytes = _mm_loadu_si128(rows.at(row, k * DEPTH / 2).cast());
-                        // As in `Strip::e2m1`.
-                        let bytes = _mm512_cvtepu8_epi32(bytes);
-                        let codes = _mm512_or_si512(bytes, _mm512_slli_epi32::<12>(bytes));
-                        let table = _mm512_load_si512(table.cast());
-                        let values = _mm512_permutexvar_epi16(codes, table);
-                        _mm512_storeu_si512(to.add(tile * 2 * TILE + row * DEPTH).cast(), values);
+                // SAFETY: 16 bytes are 32 codes of the row for each k tile, of which there is a first and, where the
+                // row has one more, a second; row `row` of the strips of these k tiles.
+                unsafe {
+                    let (codes, to) = (codes.add(k * DEPTH / 2), to.add(row * DEPTH));
+                    let scales = &scales[k..];
+                    e2m1_row(codes, &tables[usize::from(scales[0])], to);
+                    if let Some(scale) = scales.get(1) {
+                        let table = &tables[usize::from(*scale)];
+                        e2m1_row(codes.add(DEPTH / 2), table, to.add(2 * TILE));
                     }
                 }
             }

@@ -257,7 +257,7 @@ impl Strip<'_> {
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi")]
     unsafe fn e2m1(&self, scales: &Scales, out: &mut [u16]) {
         let count = self.cols.len() / DEPTH;
-        let tables = TABLES.e2m1.as_ptr();
+        let tables = e2m1_tables();
         for row in 0..self.rows {
             self.prefetch_next(row, 4);
             let groups = ((self.first + row) * self.w.cols + self.cols.start) / 32;
@@ -274,17 +274,10 @@ impl Strip<'_> {
             let from = self.at(row, self.cols.start, 4);
             let to = out[row * DEPTH..].as_mut_ptr();
             for (tile, byte) in bytes.iter().enumerate() {
-                // SAFETY: 16 bytes are 32 codes of the row, one tile's; row `row` of the tile; there are tables for
-                // all bytes.
+                // SAFETY: 16 bytes are 32 codes of the row, one tile's; row `row` of the tile.
                 unsafe {
-                    // Each byte in 32 bits, its high half moved to the upper 16: the lookup reads five bits of
-                    // each 16.
-                    let bytes = _mm_loadu_si128(from.add(tile * DEPTH / 2).cast());
-                    let bytes = _mm512_cvtepu8_epi32(bytes);
-                    let codes = _mm512_or_si512(bytes, _mm512_slli_epi32::<12>(bytes));
-                    let table = _mm512_load_si512(tables.add(usize::from(*byte)).cast());
-                    let values = _mm512_permutexvar_epi16(codes, table);
-                    _mm512_storeu_si512(to.add(tile * TILE).cast(), values);
+                    let codes = from.add(tile * DEPTH / 2);
+                    e2m1_row(codes, &tables[usize::from(*byte)], to.add(tile * TILE));
                 }
             }
         }
@@ -315,6 +308,23 @@ impl Strip<'_> {
 #[repr(C, align(64))]
 struct Zeros([u8; BLOCK]);
 static ZEROS: Zeros = Zeros([0; BLOCK]);
+
+/// Writes 32 values of one row.
+///
+/// # Safety
+/// 16 bytes can be read at `codes`, 32 values written at `to`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+pub(super) unsafe fn e2m1_row(codes: *const u8, table: &E2m1Table, to: *mut u16) {
+    // SAFETY: the caller's promise; a table is one aligned vector.
+    unsafe {
+        // Each byte in 32 bits, its high half moved to the upper 16: the lookup reads five bits of each 16.
+        let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.cast()));
+        let codes = _mm512_or_si512(bytes, _mm512_slli_epi32::<12>(bytes));
+        let table = _mm512_load_si512(table.0.as_ptr().cast());
+        _mm512_storeu_si512(to.cast(), _mm512_permutexvar_epi16(codes, table));
+    }
+}
 
 /// Order of the eighths of two rows of 64 codes, so that [`e4m3_rows`] makes the first 32 values of both: their
 /// codes alternate by eight.

@@ -92,7 +92,7 @@ pub(super) trait Lanes: Copy + Send + Sync + 'static {
     #[inline(always)]
     fn exp(self, x: Self::V) -> Self::V {
         // The high part of ln 2 has 9 trailing zero bits, so its product with n is exact.
-        const LN2_HIGH: f32 = 0.693_359_375;
+        const LN2_HIGH: f32 = 355.0 / 512.0;
         const LN2_LOW: f32 = -2.121_944_4e-4;
         const SMALLEST: f32 = -87.0;
         let low = self.splat(SMALLEST);
