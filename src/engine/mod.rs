@@ -435,16 +435,22 @@ mod tests {
     }
 
     #[test]
-    fn no_backend_is_built_in_without_a_loader() {
-        for plan_only in [false, true] {
-            let options = EngineOptions {
-                plan_only,
-                device: "abacus".to_owned(),
-                ..EngineOptions::default()
-            };
-            let error = Engine::open(&options, &mut |_, _| true).unwrap_err();
-            assert_eq!(error.code, Code::Unsupported);
-            assert!(error.message.contains("\"abacus\""));
+    fn a_device_that_is_not_built_in_is_refused_by_its_name() {
+        for (device, code) in [
+            ("abacus", Code::InvalidParam),
+            ("cuda:0", Code::Unsupported),
+        ] {
+            for plan_only in [false, true] {
+                let options = EngineOptions {
+                    plan_only,
+                    device: device.to_owned(),
+                    ..EngineOptions::default()
+                };
+                let error = Engine::open(&options, &mut |_, _| true).unwrap_err();
+                assert_eq!(error.code, code);
+                assert_eq!(error.param, "device");
+                assert!(error.message.contains(device), "{error}");
+            }
         }
     }
 }
