@@ -179,12 +179,21 @@ fn sixty_four_requests_through_one_queue_give_the_tokens_of_each_alone() {
             o.max_context = 1024;
         })
     };
-    // Enough memory; small chunks and steps; and so little memory that requests are preempted.
-    let tight = 2_400_000 + 24 * 65_536;
+    // Enough memory; small chunks and steps; and so little memory that requests are preempted: what one
+    // long request needs, and a few small blocks.
+    const SMALL_BLOCKS: &str = r#"{"block_tokens":16,"lookahead_blocks":0,"watermark":0}"#;
+    let plan = engine(SMALL_BLOCKS, |o| {
+        o.max_running = 16;
+        o.max_context = 1024;
+        o.plan_only = true;
+    });
+    let plan: serde_json::Value = serde_json::from_str(&plan.metrics_json()).unwrap();
+    let pools = |key: &str| plan["plan"]["pools"][key].as_u64().unwrap();
+    let tight = pools("needed_bytes") + 15 * pools("block_bytes");
     for (tuning, kv_bytes) in [
         ("{}", 0),
         (r#"{"chunk":128,"max_step_tokens":160}"#, 0),
-        ("{}", tight),
+        (SMALL_BLOCKS, tight),
     ] {
         let engine = layout(tuning, kv_bytes);
         let together: Vec<RequestId> = requests

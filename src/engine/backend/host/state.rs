@@ -166,6 +166,9 @@ pub struct State {
     raw: Vec<Vec<f32>>,
     /// By [`GroupId`]: `[blocks, block_tokens / ratio, width]`.
     groups: Vec<Values>,
+    /// One past the highest position each slot has held since it was cleared: what the rings have
+    /// overwritten depends on it.
+    ends: Vec<u32>,
     /// Position whose rows each place of a slot's rings holds: `[slots, window + rollback]`.
     tags: Vec<u32>,
 }
@@ -200,6 +203,7 @@ impl State {
             windows,
             raw,
             groups,
+            ends: vec![0; layout.slots],
             tags,
         })
     }
@@ -214,6 +218,7 @@ impl State {
     pub fn clear(&mut self, slot: SlotId) {
         let range = self.tag_range(slot);
         self.tags[range].fill(NONE);
+        self.ends[slot.0 as usize] = 0;
     }
 
     /// Checks that each sequence's rings hold the positions its rows look back to, then tags the
@@ -236,6 +241,18 @@ impl State {
                     ));
                 }
             }
+            let end = &mut self.ends[span.slot.0 as usize];
+            if *end as usize > span.position + self.layout.rollback {
+                let message = format!(
+                    "slot {} has held position {}, which is more than {} rows past {}",
+                    span.slot.0,
+                    *end - 1,
+                    self.layout.rollback,
+                    span.position
+                );
+                return Err(Error::new(Code::StateCorrupt, "", message));
+            }
+            *end = (*end).max((span.position + span.rows.len()) as u32);
             for p in span.position..span.position + span.rows.len() {
                 tags[p % capacity] = p as u32;
             }
@@ -324,7 +341,7 @@ impl State {
 
     /// Copies the bounded state of a slot out.
     pub fn save(&self, slot: SlotId) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = self.ends[slot.0 as usize].to_le_bytes().to_vec();
         for tag in &self.tags[self.tag_range(slot)] {
             out.extend_from_slice(&tag.to_le_bytes());
         }
@@ -354,6 +371,7 @@ impl State {
                 format!("a snapshot has {found} bytes, not {expected}"),
             ));
         }
+        self.ends[slot.0 as usize] = u32::from_le_bytes(take(&mut saved));
         let range = self.tag_range(slot);
         for tag in &mut self.tags[range] {
             *tag = u32::from_le_bytes(take(&mut saved));
