@@ -60,6 +60,7 @@ demo: build
 test:
 	@tools/check-toolchain
 	$(CARGO) test --locked
+	$(CARGO) test --locked --features fault-injection --test panics
 
 install: build install-files
 

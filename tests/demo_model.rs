@@ -142,7 +142,7 @@ fn mixed_requests() -> Vec<Request> {
             let mut request = Request::new(prompt[prompt.len() - keep..].to_vec());
             request.max_tokens = Some(5 + (i * 7) % 40);
             request.tag = u64::from(i);
-            if i % 2 == 0 {
+            if i.is_multiple_of(2) {
                 request.sampling.temperature = 0.0;
             } else {
                 request.sampling.temperature = [0.7, 1.0, 1.5][i as usize % 3];
@@ -150,7 +150,7 @@ fn mixed_requests() -> Vec<Request> {
                 request.sampling.top_p = [1.0, 0.9][i as usize / 2 % 2];
                 request.sampling.top_k = [0, 40][i as usize / 4 % 2];
             }
-            if i % 5 == 0 {
+            if i.is_multiple_of(5) {
                 request.logprobs = Logprobs::Top(3);
             }
             request

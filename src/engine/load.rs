@@ -244,7 +244,7 @@ impl Plan {
         if let Some(group) = shape
             .groups
             .iter()
-            .find(|g| shape.block_tokens % g.ratio != 0)
+            .find(|g| !shape.block_tokens.is_multiple_of(g.ratio))
         {
             let message = format!(
                 "block_tokens {} is not a multiple of ratio {}",

@@ -285,6 +285,10 @@ pub struct EngramWeights<M, T> {
 ///
 /// Outputs are resized by the operation that writes them; their buffers are kept between steps. Every
 /// operation treats each row by itself, and sequences only through their own slot and blocks.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "an operation names its weights, rules, inputs, state and outputs"
+)]
 pub trait Backend: Send + 'static {
     /// Activations, `[rows, width]` of f32.
     type Tensor: Default + Send;

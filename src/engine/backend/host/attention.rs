@@ -98,7 +98,7 @@ impl<K: Kernels> Host<K> {
                 let q = &projected.q.row(row)[first * width..(first + heads_here) * width];
                 self.kernels.attend(&mut Attend {
                     q,
-                    keys: keys.keys(0..keys.len()),
+                    keys: keys.all(),
                     width,
                     sink: &w.sink[first..first + heads_here],
                     scale,

@@ -53,11 +53,7 @@ impl Rows {
 
     /// Rows.
     pub fn count(&self) -> usize {
-        if self.width == 0 {
-            0
-        } else {
-            self.data.len() / self.width
-        }
+        self.data.len().checked_div(self.width).unwrap_or(0)
     }
 
     /// Row `index`.

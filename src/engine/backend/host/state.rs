@@ -89,11 +89,11 @@ impl Values {
         }
     }
 
-    /// How many values.
-    pub fn len(&self) -> usize {
+    /// All values.
+    pub fn all(&self) -> Keys<'_> {
         match self {
-            Self::F32(v) => v.len(),
-            Self::Bf16(v) => v.len(),
+            Self::F32(v) => Keys::F32(v),
+            Self::Bf16(v) => Keys::Bf16(v),
         }
     }
 
