@@ -127,28 +127,34 @@ impl<B: Backend> Source<'_, B> {
         })
     }
 
-    /// Feed-forward part of one layer; `hashed` takes experts from the table of token ids.
-    pub fn moe(
+    /// Feed-forward sub-layer of layer `i`; `hashed` takes experts from the table of token ids.
+    pub fn feed_forward(
         &mut self,
-        stem: &str,
+        i: usize,
         config: &ModelConfig,
         hashed: bool,
-    ) -> Result<MoeWeights<B::Matrix>, Error> {
+    ) -> Result<FeedForward<B::Matrix>, Error> {
+        let stem = format!("layers.{i}.ffn");
         let choice = if hashed {
-            RouterChoice::Table(self.token_table(&format!("{stem}.gate.tid2eid"), config.experts)?)
+            let table = self.token_table(&format!("{stem}.gate.tid2eid"), config.experts)?;
+            RouterChoice::Table(table)
         } else {
             RouterChoice::Scores {
                 bias: self.vector(&format!("{stem}.gate.bias"))?,
                 image_bias: self.optional_vector(&format!("{stem}.gate.bias_vl"))?,
             }
         };
-        Ok(MoeWeights {
-            gate: self.matrix(&format!("{stem}.gate"))?,
-            choice,
-            experts: (0..config.experts)
-                .map(|e| self.expert(&format!("{stem}.experts.{e}")))
-                .collect::<Result<_, _>>()?,
-            shared: self.expert(&format!("{stem}.shared_experts"))?,
+        Ok(FeedForward {
+            mix: self.mix(&format!("layers.{i}.hc_ffn"))?,
+            norm: self.vector(&format!("layers.{i}.ffn_norm.weight"))?,
+            moe: MoeWeights {
+                gate: self.matrix(&format!("{stem}.gate"))?,
+                choice,
+                experts: (0..config.experts)
+                    .map(|e| self.expert(&format!("{stem}.experts.{e}")))
+                    .collect::<Result<_, _>>()?,
+                shared: self.expert(&format!("{stem}.shared_experts"))?,
+            },
         })
     }
 
@@ -368,6 +374,62 @@ pub fn probe<B: Backend>(
         let mut values = backend.read(tensor);
         probe.values(point, layer, &mut values);
         backend.write(tensor, &values);
+    }
+}
+
+/// Feed-forward sub-layer of one layer, the same in both versions.
+pub struct FeedForward<M> {
+    /// Its hyper-connection.
+    pub mix: MixWeights<M>,
+    /// In front of the router and the experts.
+    pub norm: Vec<f32>,
+    /// Router and experts.
+    pub moe: MoeWeights<M>,
+}
+
+/// Which weights collapse the streams in front of a sub-layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collapse {
+    /// Those it computes itself (V4).
+    Own,
+    /// Those of the sub-layer before it (V4.1); its own are carried on.
+    Carried,
+}
+
+impl<M> FeedForward<M> {
+    /// Mix, collapse, router, experts, expand: from `h` to `h` of the workspace.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "backend, buffers, rules and rows of one sub-layer"
+    )]
+    pub fn run<B: Backend<Matrix = M>>(
+        &self,
+        layer: usize,
+        collapse: Collapse,
+        mixes: &MixSpec,
+        spec: &MoeSpec,
+        batch: &Batch,
+        b: &mut B,
+        w: &mut Workspace<B>,
+        watch: &mut Option<&mut dyn Probe>,
+    ) {
+        b.mix(&self.mix, mixes, &w.h, &mut w.mix);
+        let with = match collapse {
+            Collapse::Own => &w.mix,
+            Collapse::Carried => &w.other,
+        };
+        b.collapse(&w.h, Some(with), &self.norm, mixes, &mut w.x);
+        probe(b, watch, Point::FeedForwardIn, layer, &mut w.x);
+        b.route(&self.moe, spec, &w.x, batch, &mut w.routing);
+        if let Some(watch) = watch {
+            watch.routing(layer, b.read_routing(&w.routing));
+        }
+        b.experts(&self.moe, spec, &w.x, &w.routing, &mut w.y);
+        probe(b, watch, Point::FeedForwardOut, layer, &mut w.y);
+        b.expand(&w.y, &w.mix, mixes, &mut w.h);
+        if collapse == Collapse::Carried {
+            std::mem::swap(&mut w.mix, &mut w.other);
+        }
     }
 }
 

@@ -5,14 +5,14 @@
 
 use super::config::ModelConfig;
 use super::parts::{
-    Point, Pools, Probe, ROLLBACK, Source, Workspace, batch_of, frequencies, limits, logit_rows,
-    mix_spec, moe_spec, probe,
+    Collapse, FeedForward, Point, Pools, Probe, ROLLBACK, Source, Workspace, batch_of, frequencies,
+    limits, logit_rows, mix_spec, moe_spec, probe,
 };
 use super::{Model, ModelLimits, StepSequence};
 use crate::engine::backend::batch::Batch;
 use crate::engine::backend::{
     AttentionSpec, AttentionWeights, Backend, Compressed, CompressorWeights, Frequencies,
-    IndexerWeights, Level, MixSpec, MixWeights, MoeSpec, MoeWeights, Pooling, RowFormat,
+    IndexerWeights, Level, MixSpec, MixWeights, MoeSpec, Pooling, RowFormat,
 };
 use crate::engine::error::Error;
 use crate::engine::kv::SlotId;
@@ -44,9 +44,7 @@ struct Layer<M> {
     attention_mix: MixWeights<M>,
     attention_norm: Vec<f32>,
     attention: AttentionWeights<M>,
-    feed_forward_mix: MixWeights<M>,
-    feed_forward_norm: Vec<f32>,
-    moe: MoeWeights<M>,
+    feed_forward: FeedForward<M>,
     ring: RingId,
     ratio: usize,
     compressed: Option<CompressedRows<M>>,
@@ -161,9 +159,7 @@ impl<B: Backend> V4<B> {
                 attention_mix: source.mix(&format!("layers.{i}.hc_attn"))?,
                 attention_norm: source.vector(&format!("layers.{i}.attn_norm.weight"))?,
                 attention: source.attention(&format!("layers.{i}.attn"))?,
-                feed_forward_mix: source.mix(&format!("layers.{i}.hc_ffn"))?,
-                feed_forward_norm: source.vector(&format!("layers.{i}.ffn_norm.weight"))?,
-                moe: source.moe(&format!("layers.{i}.ffn"), config, i < config.hash_layers)?,
+                feed_forward: source.feed_forward(i, config, i < config.hash_layers)?,
                 ring: window,
                 ratio,
                 compressed,
@@ -350,23 +346,9 @@ impl<B: Backend> V4<B> {
         batch: &Batch,
         watch: &mut Option<&mut dyn Probe>,
     ) {
-        let (layer, b, w) = (&self.layers[i], &mut self.backend, &mut self.workspace);
-        b.mix(&layer.feed_forward_mix, &self.mixes, &w.h, &mut w.mix);
-        b.collapse(
-            &w.h,
-            Some(&w.mix),
-            &layer.feed_forward_norm,
-            &self.mixes,
-            &mut w.x,
-        );
-        probe(b, watch, Point::FeedForwardIn, i, &mut w.x);
-        b.route(&layer.moe, &self.moe, &w.x, batch, &mut w.routing);
-        if let Some(watch) = watch {
-            watch.routing(i, b.read_routing(&w.routing));
-        }
-        b.experts(&layer.moe, &self.moe, &w.x, &w.routing, &mut w.y);
-        probe(b, watch, Point::FeedForwardOut, i, &mut w.y);
-        b.expand(&w.y, &w.mix, &self.mixes, &mut w.h);
+        let (b, w) = (&mut self.backend, &mut self.workspace);
+        let layer = &self.layers[i].feed_forward;
+        layer.run(i, Collapse::Own, &self.mixes, &self.moe, batch, b, w, watch);
     }
 }
 
