@@ -44,7 +44,7 @@ pub type Candidates = Lists;
 const SEGMENT: usize = 2048;
 
 /// The `k` best scores above −inf, as ascending ids; the lower id wins ties.
-fn best(
+pub(super) fn best(
     scores: impl Iterator<Item = (u32, f32)>,
     k: usize,
     order: &mut Vec<u64>,
@@ -73,6 +73,22 @@ fn best(
     order.iter_mut().for_each(|v| *v &= 0xffff_ffff);
     order.sort_unstable();
     order.iter().map(|v| *v as u32)
+}
+
+/// The `blocks` best blocks of `size` visible rows, by their best score; the newest is always among them.
+pub(super) fn best_blocks(
+    scores: &[f32],
+    blocks: usize,
+    size: usize,
+    order: &mut Vec<u64>,
+) -> impl Iterator<Item = u32> {
+    let newest = scores.len().checked_sub(1).map(|last| last / size);
+    let scored = scores.chunks(size).enumerate().map(move |(block, scores)| {
+        let max = scores.iter().fold(f32::NEG_INFINITY, |m, s| m.max(*s));
+        let is_newest = Some(block) == newest;
+        (block as u32, if is_newest { f32::INFINITY } else { max })
+    });
+    best(scored, blocks, order)
 }
 
 impl<K: Kernels> Host<K> {
@@ -169,19 +185,7 @@ impl<K: Kernels> Host<K> {
         for (row, start) in starts.into_iter().enumerate() {
             let scores = &scores[start..start + visible[row]];
             if let Level::Publish { blocks, size } = level {
-                let newest = visible[row].checked_sub(1).map(|last| last / size);
-                let blocks_of = scores.chunks(size).enumerate().map(|(block, scores)| {
-                    let max = scores.iter().fold(f32::NEG_INFINITY, |m, s| m.max(*s));
-                    (
-                        block as u32,
-                        if Some(block) == newest {
-                            f32::INFINITY
-                        } else {
-                            max
-                        },
-                    )
-                });
-                candidates.push(best(blocks_of, blocks, &mut order));
+                candidates.push(best_blocks(scores, blocks, size, &mut order));
             }
             if let Level::Candidates { size } = level {
                 let eligible = candidates.row(row).iter().flat_map(|block| {

@@ -16,6 +16,11 @@ pub struct Mix {
 }
 
 impl Mix {
+    #[cfg(test)]
+    pub(super) fn parts(&self) -> (&[f32], &[f32], &[f32]) {
+        (&self.pre, &self.post, &self.comb)
+    }
+
     pub(super) fn take(&mut self, from: &Self, rows: &[usize]) {
         let n = from.streams;
         self.streams = n;

@@ -6,6 +6,8 @@
 mod attention;
 mod compress;
 mod experts;
+#[cfg(test)]
+mod golden;
 mod index;
 pub mod kernels;
 pub mod matrix;
