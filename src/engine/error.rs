@@ -1,5 +1,7 @@
 //! What can go wrong in the engine: one code a cause (`engine.md` section 20).
 
+#![forbid(unsafe_code)]
+
 /// The cause. The name in capitals stands as `code` in the details of a request's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -4,6 +4,8 @@
 //! which block and which slot belongs to whom. All state is addressed by absolute position: running a
 //! sequence again from an earlier position *is* the rollback.
 
+#![forbid(unsafe_code)]
+
 pub mod compressed;
 pub mod config;
 pub mod engram;

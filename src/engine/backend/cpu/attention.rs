@@ -39,26 +39,7 @@ impl Work for AttendF32<'_, '_> {
         while first < n {
             let some = KEYS.min(n - first);
             let keys = decode(l, job.keys, first, some, width, buffer);
-            let mut h = 0;
-            while h < heads {
-                let q_rows = L::BLOCK.min(heads - h);
-                let mut j = 0;
-                while j < some {
-                    let block = Dots {
-                        keys: keys[j * width..].as_ptr(),
-                        last: some - j - 1,
-                        q: job.q[h * width..].as_ptr(),
-                        width,
-                        out: scores[h * padded + first + j..].as_mut_ptr(),
-                        out_stride: padded,
-                    };
-                    // SAFETY: `last + 1` keys and `q_rows` rows of q follow; so do their scores, `padded`
-                    // apart.
-                    unsafe { block.dispatch(l, q_rows) };
-                    j += 4;
-                }
-                h += q_rows;
-            }
+            all_dots(l, keys, some, job.q, width, &mut scores[first..], padded);
             first += some;
         }
         for h in 0..heads {
@@ -182,6 +163,39 @@ fn softmax<L: Lanes>(l: L, row: &mut [f32], n: usize, scale: f32, sink: f32, exa
             l.store(at.add(j), if exact { l.round_bf16(p) } else { p });
         }
         j += L::N;
+    }
+}
+
+/// `out[h, j] = q[h]·k_j` for all rows of `q` and the first `some` of `keys`; rows of `out` are `stride` apart.
+#[inline(always)]
+fn all_dots<L: Lanes>(
+    l: L,
+    keys: &[f32],
+    some: usize,
+    q: &[f32],
+    width: usize,
+    out: &mut [f32],
+    stride: usize,
+) {
+    let heads = q.len() / width;
+    let mut h = 0;
+    while h < heads {
+        let q_rows = L::BLOCK.min(heads - h);
+        let mut j = 0;
+        while j < some {
+            let block = Dots {
+                keys: keys[j * width..].as_ptr(),
+                last: some - j - 1,
+                q: q[h * width..].as_ptr(),
+                width,
+                out: out[h * stride + j..].as_mut_ptr(),
+                out_stride: stride,
+            };
+            // SAFETY: `last + 1` keys and `q_rows` rows of q follow; so do their dots, `stride` apart.
+            unsafe { block.dispatch(l, q_rows) };
+            j += 4;
+        }
+        h += q_rows;
     }
 }
 
@@ -368,25 +382,7 @@ impl Work for IndexF32<'_> {
         while first < self.out.len() {
             let some = KEYS.min(self.out.len() - first);
             let keys = decode(l, self.keys, first, some, width, buffer);
-            let mut h = 0;
-            while h < heads {
-                let q_rows = L::BLOCK.min(heads - h);
-                let mut j = 0;
-                while j < some {
-                    let block = Dots {
-                        keys: keys[j * width..].as_ptr(),
-                        last: some - j - 1,
-                        q: self.q[h * width..].as_ptr(),
-                        width,
-                        out: dots[h * KEYS + j..].as_mut_ptr(),
-                        out_stride: KEYS,
-                    };
-                    // SAFETY: `last + 1` keys and `q_rows` rows of q follow; so do their dots, `KEYS` apart.
-                    unsafe { block.dispatch(l, q_rows) };
-                    j += 4;
-                }
-                h += q_rows;
-            }
+            all_dots(l, keys, some, self.q, width, dots, KEYS);
             let mut sums = [0.0f32; KEYS];
             let mut j = 0;
             while j < some {

@@ -86,7 +86,7 @@ fn e2m1(x: f32) -> f32 {
 
 /// `e^x` to within two units in the last place; 0 below -87.3, infinite nowhere below 88.7.
 #[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
+fn exp(x: f32) -> f32 {
     const LOG2_E: f32 = std::f32::consts::LOG2_E;
     // ln 2 in two parts, the first with few bits, so that n · LN2_HIGH is exact.
     const LN2_HIGH: f32 = 0.693_359_4;
