@@ -171,7 +171,8 @@ versions! {
     fn swiglu(gate: &mut [f32], up: &[f32], limit: f32, weight: f32, round: bool) {
         for (g, u) in gate.iter_mut().zip(up) {
             let (a, b) = if round { (bf16(*g), bf16(*u)) } else { (*g, *u) };
-            let (a, b) = (a.min(limit), b.clamp(-limit, limit));
+            // A comparison keeps NaN, which `min` would replace by the limit.
+            let (a, b) = (if a > limit { limit } else { a }, b.clamp(-limit, limit));
             *g = a / (1.0 + exp(-a)) * b * weight;
         }
     }
@@ -293,5 +294,24 @@ mod tests {
                 "{h} {w}"
             );
         }
+    }
+
+    #[test]
+    fn a_value_that_is_not_a_number_stays_visible() {
+        use crate::engine::backend::host::kernels::Kernels;
+        use crate::engine::backend::reference::Plain;
+
+        let mut gates = [[1.0, f32::NAN, 3.0], [1.0, f32::NAN, 3.0]];
+        swiglu(&mut gates[0], &[1.0; 3], 10.0, 1.0, true);
+        Plain.swiglu(&mut gates[1], &[1.0; 3], 10.0, 1.0, true);
+        for gate in gates {
+            assert_eq!(gate.map(f32::is_nan), [false, true, false]);
+        }
+        let mut x = [1.0, f32::NAN, 3.0];
+        round_bf16(&mut x);
+        assert!(x[1].is_nan());
+        let mut x = [f32::NAN; 32];
+        fake_fp8(&mut x, 32);
+        assert!(x.iter().all(|v| v.is_nan()));
     }
 }

@@ -113,7 +113,8 @@ pub trait Kernels: Send + Sync + 'static {
             } else {
                 (*g, *u)
             };
-            let (a, b) = (a.min(limit), b.clamp(-limit, limit));
+            // A comparison keeps NaN, which `min` would replace by the limit.
+            let (a, b) = (if a > limit { limit } else { a }, b.clamp(-limit, limit));
             *g = a / (1.0 + (-a).exp()) * b * weight;
         }
     }
