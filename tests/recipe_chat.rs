@@ -5,7 +5,9 @@ mod recipe_support;
 use std::sync::{Arc, OnceLock};
 
 use fathom::recipe::tokenizer::Tokenizer;
-use fathom::recipe::{Error, Prepared, Protocol, Recipe, RecipeOptions, Stage, resolve_max_tokens};
+use fathom::recipe::{
+    Error, OutputConstraint, Prepared, Protocol, Recipe, RecipeOptions, Stage, resolve_max_tokens,
+};
 use recipe_support::{lines, sha256, sha256_of_ids, v4_file, v41_file};
 use serde_json::{Value, json};
 
@@ -634,8 +636,8 @@ fn fixes_are_off_until_they_are_asked_for() {
     assert!(with(&json!({}), &request).is_err());
     let fixed = with(&fix("empty_schema"), &request).expect("it is accepted");
     assert_eq!(
-        fixed.conversation.tools[0].parameters,
-        json!({"type": "object", "properties": {}})
+        fixed.conversation.tools[0].parameters.as_str(),
+        r#"{"type":"object","properties":{}}"#
     );
 
     let request =
@@ -648,7 +650,7 @@ fn fixes_are_off_until_they_are_asked_for() {
         .inference
         .output_constraint
         .expect("calls are required");
-    assert_eq!(kind["kind"], "tool_call_required");
+    assert_eq!(kind, OutputConstraint::ToolCalls { required: true });
 
     let request = body(json!({"tools": [{"type": "function", "function": {"name": "a::b"}}]}));
     assert!(with(&json!({}), &request).is_err());

@@ -9,6 +9,7 @@ use fathom::recipe::conversation::{
     ResponseFormat, ToolCall, ToolChoice, ToolDefinition,
 };
 use fathom::recipe::encoding::{Encoding, RenderOptions, render_with};
+use fathom::recipe::json::{JsonText, parse};
 use fathom::recipe::tokenizer::Tokenizer;
 use recipe_support::{ids, lines, v4_file, v41_file};
 use serde_json::{Value, json};
@@ -89,7 +90,7 @@ fn conversation(value: &Value) -> Conversation {
         response_format: match value["response_format"]["type"].as_str() {
             Some("json_object") => ResponseFormat::JsonObject,
             Some("json_schema") => {
-                ResponseFormat::JsonSchema(value["response_format"]["schema"].clone())
+                ResponseFormat::JsonSchema(json_text(&value["response_format"]["schema"]))
             }
             Some("regex") => ResponseFormat::Regex(text(&value["response_format"]["regex"])),
             _ => ResponseFormat::Text,
@@ -161,13 +162,14 @@ fn tool(value: &Value) -> ToolDefinition {
     ToolDefinition {
         name: text(&value["name"]),
         description: value["description"].as_str().map(str::to_owned),
-        parameters: value
-            .get("parameters")
-            .cloned()
-            .unwrap_or_else(|| json!({})),
+        parameters: json_text(value.get("parameters").unwrap_or(&json!({}))),
         strict: value["strict"].as_bool(),
         defer_loading: value["defer_loading"].as_bool().unwrap_or(false),
     }
+}
+
+fn json_text(value: &Value) -> JsonText {
+    JsonText::of(&parse(&value.to_string()).expect("it is valid"))
 }
 
 fn list(value: &Value) -> &[Value] {

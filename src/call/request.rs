@@ -3,12 +3,10 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::error::Error;
 use crate::engine::request::{Logprobs, Request, Sampling};
 use crate::recipe::conversation::InputMessage;
-use crate::recipe::{self, Prepared, Stage};
+use crate::recipe::{self, OutputConstraint, Prepared, Stage};
 
 /// What a host wants of the engine. `Default` is "as prepared, else the model's default".
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -125,8 +123,8 @@ pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<
 /// that are not strict, need none: the model was trained to call them, and the parser mends its mistakes.
 fn needs_constraint(prepared: &Prepared) -> Option<&'static str> {
     let constraint = prepared.inference.output_constraint.as_ref()?;
-    match constraint.get("kind").and_then(Value::as_str) {
-        Some("tool_call") => {
+    match constraint {
+        OutputConstraint::ToolCalls { required: false } => {
             let introduced = prepared
                 .conversation
                 .messages
@@ -141,8 +139,8 @@ fn needs_constraint(prepared: &Prepared) -> Option<&'static str> {
                 .any(|tool| tool.strict == Some(true))
                 .then_some("tools")
         }
-        Some("tool_call_required") => Some("tool_choice"),
-        _ => Some("response_format"),
+        OutputConstraint::ToolCalls { required: true } => Some("tool_choice"),
+        OutputConstraint::Json(_) | OutputConstraint::Regex(_) => Some("response_format"),
     }
 }
 

@@ -4,8 +4,6 @@ use std::ffi::c_char;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::boundary::{Out, guarded, quiet};
 use super::error::{Failed, terminate};
 use super::handle::{self, Poison, handle};
@@ -15,7 +13,7 @@ use super::options::{self, Versioned};
 use super::types::*;
 use crate::call::ErrorStyle;
 use crate::call::request::pending_images;
-use crate::recipe::{Prepared, Protocol, Recipe, RecipeOptions};
+use crate::recipe::{OutputConstraint, Prepared, Protocol, Recipe, RecipeOptions};
 
 /// OpenAI Chat Completions.
 pub const FATHOM_PROTOCOL_CHAT_COMPLETIONS: i32 = 1;
@@ -368,16 +366,15 @@ fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// FATHOM_CONSTRAINT_* of a constraint in the form of the golden requests: `{"kind", "schema"}`.
-fn constraint_kind(constraint: &Value) -> i32 {
+/// FATHOM_CONSTRAINT_* of a request's constraint.
+fn constraint_kind(constraint: &OutputConstraint) -> i32 {
     use super::constraint::*;
-    let text = |key| constraint.get(key).and_then(Value::as_str);
-    match text("kind") {
-        Some("json") if text("schema") == Some("") => FATHOM_CONSTRAINT_JSON_OBJECT,
-        Some("json") => FATHOM_CONSTRAINT_JSON_SCHEMA,
-        Some("regex") => FATHOM_CONSTRAINT_REGEX,
+    match constraint {
+        OutputConstraint::Json(None) => FATHOM_CONSTRAINT_JSON_OBJECT,
+        OutputConstraint::Json(Some(_)) => FATHOM_CONSTRAINT_JSON_SCHEMA,
+        OutputConstraint::Regex(_) => FATHOM_CONSTRAINT_REGEX,
         // Tool calls: free text with calls in it.
-        _ => FATHOM_CONSTRAINT_STRUCTURAL_TAG,
+        OutputConstraint::ToolCalls { .. } => FATHOM_CONSTRAINT_STRUCTURAL_TAG,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use serde_json::Value;
+use super::json::JsonText;
 
 /// Text with the byte ranges that are special tokens: ascending, disjoint. Text of a request is never
 /// special; only image placeholders are.
@@ -68,7 +68,7 @@ pub struct ToolDefinition {
     /// For the model.
     pub description: Option<String>,
     /// JSON Schema; `{}` when absent.
-    pub parameters: Value,
+    pub parameters: JsonText,
     /// Whether the arguments must satisfy the schema.
     pub strict: Option<bool>,
     /// Not shown until a tool search finds it.
@@ -157,7 +157,7 @@ pub enum ResponseFormat {
     /// Any JSON object.
     JsonObject,
     /// JSON of this schema.
-    JsonSchema(Value),
+    JsonSchema(JsonText),
     /// Text that matches this expression.
     Regex(String),
 }

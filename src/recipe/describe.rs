@@ -6,6 +6,7 @@ use super::conversation::{
     Conversation, ImageDetail, ImageOrigin, ImageSource, InputMessage, ReasoningEffort,
     ResponseFormat, ToolChoice, ToolDefinition,
 };
+use super::json::JsonText;
 use super::options::{InferenceOptions, ParsingOptions, ThinkingStage, Warning};
 use super::prepare::Prepared;
 use super::stream::Recovery;
@@ -59,7 +60,9 @@ fn conversation(conversation: &Conversation) -> Value {
         "response_format": match &conversation.response_format {
             ResponseFormat::Text => json!({"type": "text"}),
             ResponseFormat::JsonObject => json!({"type": "json_object"}),
-            ResponseFormat::JsonSchema(schema) => json!({"type": "json_schema", "schema": schema}),
+            ResponseFormat::JsonSchema(schema) => {
+                json!({"type": "json_schema", "schema": schema.to_value()})
+            },
             ResponseFormat::Regex(pattern) => json!({"type": "regex", "regex": pattern}),
         },
     })
@@ -133,7 +136,7 @@ fn tools(tools: &[ToolDefinition]) -> Value {
         json!({
             "name": tool.name,
             "description": tool.description,
-            "parameters": tool.parameters,
+            "parameters": tool.parameters.to_value(),
             "strict": tool.strict,
             "defer_loading": tool.defer_loading,
         })
@@ -189,7 +192,10 @@ fn inference(prepared: &Prepared) -> Value {
         "logprobs": logprobs,
         "top_logprobs": top_logprobs,
         "seed": seed,
-        "output_constraint": output_constraint,
+        "output_constraint": output_constraint.as_ref().map(|constraint| {
+            let text = constraint.text(&prepared.conversation);
+            json!({"kind": constraint.kind(), "schema": text})
+        }),
     });
     if prepared.settings.max_choices > 1 {
         described["n"] = (*choices).into();
@@ -199,7 +205,7 @@ fn inference(prepared: &Prepared) -> Value {
         described["frequency_penalty"] = engine.frequency_penalty.map(float).into();
         described["top_k"] = engine.top_k.into();
         described["min_p"] = engine.min_p.map(float).into();
-        described["logit_bias"] = engine.logit_bias.clone().into();
+        described["logit_bias"] = engine.logit_bias.as_ref().map(JsonText::to_value).into();
     }
     described
 }

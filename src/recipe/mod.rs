@@ -7,10 +7,12 @@
 #![forbid(unsafe_code)]
 
 mod budget;
+mod constraint;
 pub mod conversation;
 mod describe;
 pub mod encoding;
 mod error;
+pub mod json;
 mod models;
 pub mod options;
 mod prepare;
@@ -20,6 +22,7 @@ pub mod stream;
 pub mod tokenizer;
 
 pub use budget::resolve_max_tokens;
+pub use constraint::OutputConstraint;
 pub use error::{Error, Stage};
 pub use options::{
     EngineParams, InferenceOptions, ParsingOptions, Protocol, ResponseOptions, ThinkingStage,

@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::constraint::OutputConstraint;
+use super::json::JsonText;
+
 /// Which wire protocol a request speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
@@ -30,8 +33,8 @@ pub struct InferenceOptions {
     pub top_logprobs: Option<u8>,
     /// Makes sampling reproducible.
     pub seed: Option<u64>,
-    /// What the output must look like, as the object of the vectors (`None`: free).
-    pub output_constraint: Option<Value>,
+    /// What the output must look like; `None`: free.
+    pub output_constraint: Option<OutputConstraint>,
     /// How many answers are asked for (Chat Completions, where the host allows more than one).
     pub choices: u8,
     /// Settings of the request that the models do not define, kept only if the host asks for them.
@@ -62,7 +65,7 @@ pub struct EngineParams {
     pub frequency_penalty: Option<f32>,
     pub top_k: Option<u32>,
     pub min_p: Option<f32>,
-    pub logit_bias: Option<Value>,
+    pub logit_bias: Option<JsonText>,
 }
 
 /// Where the output of a thinking model begins.

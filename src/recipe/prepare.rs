@@ -10,10 +10,10 @@ use std::sync::Arc;
 use super::budget::{self, resolve_max_tokens};
 use super::conversation::{Conversation, ImageSource, Prompt};
 use super::encoding::{Encoding, SpecialToken, Task, render_with};
-use super::error::{Error, Stage};
+use super::error::Error;
 use super::models::Models;
 use super::options::{InferenceOptions, ParsingOptions, Protocol, ResponseOptions, Warning};
-use super::request::{self, Context, Converted};
+use super::request::{self, Body, Context, Converted};
 use super::settings::{self, Scope, Settings};
 use super::tokenizer::Tokenizer;
 
@@ -135,19 +135,15 @@ impl Recipe {
         options_json: Option<&str>,
     ) -> Result<Prepared, Error> {
         let settings = self.settings_with(options_json.unwrap_or(""))?;
-        if protocol != Protocol::ChatCompletions {
-            let message = format!("requests of the protocol {protocol:?} are not supported yet");
-            return Err(Error::new(Stage::Unsupported, "", message));
-        }
         let value = request::parse(json)?;
-        let body = request::chat::read(&value, &settings)?;
-        let encoding = self.models.resolve(body.model, protocol)?;
+        let body = Body::read(protocol, &value, &settings)?;
+        let encoding = self.models.resolve(body.model(), protocol)?;
         let context = Context {
             settings: &settings,
             encoding,
         };
-        let converted = request::chat::convert(context, &body)?;
-        self.finish(protocol, body.model, encoding, converted, settings)
+        let converted = body.convert(context)?;
+        self.finish(protocol, body.model(), encoding, converted, settings)
     }
 
     /// Renders, tokenises and resolves the budget.

@@ -4,7 +4,6 @@
 //! conversation is not copied: a version arranges references to its parts, then writes once. Cost is linear
 //! in the length of the prompt.
 
-pub(in crate::recipe) mod json;
 mod special;
 mod tools;
 mod v4;

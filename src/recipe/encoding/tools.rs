@@ -1,11 +1,9 @@
 //! Tool instructions and tool calls, which both versions write in the same markup with other names.
 
-use serde_json::Value;
-
-use super::json::{self, Style};
 use super::special::SpecialToken::{Dsml, ThinkingEnd, ThinkingStart};
 use super::writer::Writer;
 use crate::recipe::conversation::{ToolCall, ToolDefinition};
+use crate::recipe::json::{self, Json, Style};
 
 /// The words of a version's markup.
 pub(super) struct Markup {
@@ -72,7 +70,7 @@ impl Markup {
         text.push_str(", \"description\": ");
         json::write_string(text, tool.description.as_deref().unwrap_or(""));
         text.push_str(", \"parameters\": ");
-        json::write(text, &tool.parameters, self.style);
+        json::restyle(text, tool.parameters.as_str(), self.style);
         text.push('}');
     }
 
@@ -110,13 +108,13 @@ impl Markup {
     /// Writes the arguments of a call, a line each, and says how many there are. Arguments that are not
     /// an object become one argument with their text.
     fn arguments(&self, out: &mut Writer<'_>, arguments: &str) -> usize {
-        let Ok(Value::Object(entries)) = serde_json::from_str(arguments) else {
+        let Ok(Json::Object(entries)) = json::parse(arguments) else {
             self.argument(out, "arguments", true, |text| text.push_str(arguments));
             return 1;
         };
-        for (name, value) in &entries {
+        for (name, value) in entries.iter() {
             match value {
-                Value::String(value) => {
+                Json::String(value) => {
                     self.argument(out, name, true, |text| text.push_str(value));
                 }
                 value => self.argument(out, name, false, |text| {

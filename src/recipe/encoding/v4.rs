@@ -5,7 +5,6 @@
 
 use std::cmp::Ordering;
 
-use super::json::{self, Style};
 use super::special::SpecialToken::{
     Assistant as AssistantToken, Bos, Eos, LatestReminder, ThinkingEnd, ThinkingStart, User,
 };
@@ -16,6 +15,7 @@ use super::{
 };
 use crate::recipe::conversation::{Conversation, Prompt, ReasoningEffort, ResponseFormat};
 use crate::recipe::error::{Error, Stage};
+use crate::recipe::json::{self, Style};
 
 const EFFORT_HIGH: &str = "Reasoning Effort: Absolute maximum with no shortcuts permitted.\nYou MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root cause, rigorously stress-testing your logic against all potential paths, edge cases, and adversarial scenarios.\nExplicitly write out your entire deliberation process, documenting every intermediate step, considered alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.\n\n";
 
@@ -198,7 +198,7 @@ fn write_systems<'a>(
         ResponseFormat::JsonSchema(schema) => {
             out.text("\n\n");
             out.text(RESPONSE_FORMAT);
-            json::write(out.text_mut(), schema, markup.style);
+            json::restyle(out.text_mut(), schema.as_str(), markup.style);
         }
         ResponseFormat::Text | ResponseFormat::Regex(_) => {}
     }

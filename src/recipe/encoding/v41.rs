@@ -3,9 +3,6 @@
 //! Messages stay where they are: system messages may stand anywhere, tool results are put into the order of
 //! their calls, and the tool prompt joins the first system message.
 
-use serde_json::json;
-
-use super::json::{self, Style};
 use super::special::SpecialToken::{
     Assistant as AssistantToken, Bos, Eos, LatestReminder, System, ThinkingEnd, ThinkingStart, User,
 };
@@ -17,6 +14,7 @@ use super::{
 use crate::recipe::conversation::{
     Conversation, Prompt, ReasoningEffort, ResponseFormat, ToolDefinition,
 };
+use crate::recipe::json::{self, Style};
 
 const MARKUP: Markup = Markup {
     block: " calls",
@@ -157,15 +155,14 @@ fn write_extras(out: &mut Writer<'_>, conversation: &Conversation) {
         out.text("\n\n");
         out.text(STRICTLY_FOLLOW);
     }
-    let object = json!({"type": "json_object"});
     let schema = match &conversation.response_format {
-        ResponseFormat::JsonObject => &object,
-        ResponseFormat::JsonSchema(schema) => schema,
+        ResponseFormat::JsonObject => r#"{"type":"json_object"}"#,
+        ResponseFormat::JsonSchema(schema) => schema.as_str(),
         ResponseFormat::Text | ResponseFormat::Regex(_) => return,
     };
     out.text("\n\n");
     out.text(RESPONSE_FORMAT);
-    json::write(out.text_mut(), schema, Style::Python);
+    json::restyle(out.text_mut(), schema, Style::Python);
 }
 
 fn write_schemas<'a>(out: &mut Writer<'_>, tools: impl Iterator<Item = &'a ToolDefinition>) {

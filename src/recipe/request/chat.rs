@@ -5,14 +5,13 @@
 mod messages;
 mod shape;
 
-use serde_json::Value;
-
 use super::read::Node;
 use super::tools;
 use super::warnings::Warnings;
 use super::{Context, Converted, refused, thinking};
 use crate::recipe::conversation::{Conversation, InputMessage, ResponseFormat, ToolChoice};
 use crate::recipe::error::Error;
+use crate::recipe::json::{Json, JsonText};
 use crate::recipe::options::{ParsingOptions, ResponseOptions, ThinkingStage};
 use crate::recipe::settings::Settings;
 
@@ -60,24 +59,23 @@ const IGNORED: [&str; 10] = [
 pub(in crate::recipe) struct Body<'v> {
     /// The model's name.
     pub(in crate::recipe) model: &'v str,
-    value: &'v Value,
+    value: &'v Json<'v>,
     request: Request<'v>,
 }
 
 /// Reads the shape of a body.
 pub(in crate::recipe) fn read<'v>(
-    value: &'v Value,
+    value: &'v Json<'v>,
     settings: &Settings,
 ) -> Result<Body<'v>, Error> {
     let body = Node::body(value);
     let model = shape::model(&body)?;
     let request = shape::read(&body, settings)?;
     if settings.reject_unknown_fields {
-        let known =
-            |name: &String| FIELDS.contains(&name.as_str()) || IGNORED.contains(&name.as_str());
+        let known = |name: &str| FIELDS.contains(&name) || IGNORED.contains(&name);
         if let Some(name) = body.object()?.keys().find(|name| !known(name)) {
             let mut error = body.wrong(&format!("unknown field \"{name}\""));
-            error.param.clone_from(name);
+            error.param = name.to_owned();
             return Err(error);
         }
     }
@@ -100,7 +98,7 @@ pub(in crate::recipe) fn convert(
 
     let tool_path = |at: usize| format!("tools[{at}].function");
     for (at, tool) in request.tools.iter().enumerate() {
-        tools::check_name(tool.name, &tool_path(at), settings.fixes.chat_namespaces)?;
+        tools::check_name(tool.name, || tool_path(at), settings.fixes.chat_namespaces)?;
     }
     let mode = thinking::mode(
         context,
@@ -149,7 +147,7 @@ pub(in crate::recipe) fn convert(
     inference.output_constraint = output_constraint;
     inference.engine.top_k = request.top_k;
     inference.engine.min_p = request.min_p;
-    inference.engine.logit_bias = request.logit_bias.cloned();
+    inference.engine.logit_bias = request.logit_bias.map(JsonText::of);
 
     warn_about_reasoning(request, mode.thinking && parse_tool_calls, &mut warnings);
     let opens_calls = tool_choice == ToolChoice::Required
@@ -318,11 +316,11 @@ fn warn_about_fields(settings: &Settings, body: &Body<'_>, warnings: &mut Warnin
     };
     let engine = settings.engine_params;
     let completion_tokens = settings.accept_max_completion_tokens || settings.fixes.newer_inputs;
-    for (name, value) in fields {
+    for (name, value) in fields.iter() {
         if value.is_null() {
             continue;
         }
-        match name.as_str() {
+        match name {
             "parallel_tool_calls" => {
                 warnings.add("ignored_field", name, "calls may always be parallel");
             }
@@ -333,7 +331,7 @@ fn warn_about_fields(settings: &Settings, body: &Body<'_>, warnings: &mut Warnin
                     "there is no budget",
                 );
             }
-            "store" if *value == true => {
+            "store" if value.as_bool() == Some(true) => {
                 warnings.add("ignored_state", name, "nothing is stored");
             }
             "max_completion_tokens" if completion_tokens => {}

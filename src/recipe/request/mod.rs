@@ -5,7 +5,7 @@
 //! `convert`, with the official texts). What protocols share has a file of its own: reading shapes, thinking
 //! and effort, sampling, tools, schemas, images.
 
-pub(super) mod chat;
+mod chat;
 mod image;
 mod read;
 mod sampling;
@@ -14,12 +14,11 @@ mod thinking;
 mod tools;
 mod warnings;
 
-use serde_json::Value;
-
 use super::conversation::Conversation;
 use super::encoding::Encoding;
 use super::error::{Error, Stage};
-use super::options::{InferenceOptions, ParsingOptions, ResponseOptions, Warning};
+use super::json::{self, Json};
+use super::options::{InferenceOptions, ParsingOptions, Protocol, ResponseOptions, Warning};
 use super::settings::Settings;
 
 /// A request after conversion, not yet rendered.
@@ -46,8 +45,44 @@ pub(super) struct Context<'a> {
     pub(super) encoding: Encoding,
 }
 
+/// A body whose shape is right, by its protocol.
+pub(super) enum Body<'v> {
+    Chat(chat::Body<'v>),
+}
+
+impl<'v> Body<'v> {
+    /// Reads the shape of a body.
+    pub(super) fn read(
+        protocol: Protocol,
+        value: &'v Json<'v>,
+        settings: &Settings,
+    ) -> Result<Self, Error> {
+        match protocol {
+            Protocol::ChatCompletions => chat::read(value, settings).map(Self::Chat),
+            other => {
+                let message = format!("requests of the protocol {other:?} are not supported yet");
+                Err(Error::new(Stage::Unsupported, "", message))
+            }
+        }
+    }
+
+    /// The name of the model.
+    pub(super) fn model(&self) -> &'v str {
+        match self {
+            Self::Chat(body) => body.model,
+        }
+    }
+
+    /// Converts it for a model that is known by now.
+    pub(super) fn convert(&self, context: Context<'_>) -> Result<Converted, Error> {
+        match self {
+            Self::Chat(body) => chat::convert(context, body),
+        }
+    }
+}
+
 /// Parses the body of a request.
-pub(super) fn parse(body: &[u8]) -> Result<Value, Error> {
+pub(super) fn parse(body: &[u8]) -> Result<Json<'_>, Error> {
     let text = std::str::from_utf8(body).map_err(|error| {
         let message = format!(
             "invalid JSON request: not UTF-8 at byte {}",
@@ -55,7 +90,7 @@ pub(super) fn parse(body: &[u8]) -> Result<Value, Error> {
         );
         Error::new(Stage::Utf8, "", message)
     })?;
-    serde_json::from_str(text).map_err(|error| {
+    json::parse(text).map_err(|error| {
         Error::new(
             Stage::Deserialize,
             "",

@@ -5,14 +5,13 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use serde_json::{Map, Value};
-
 use crate::recipe::error::{Error, Stage};
+use crate::recipe::json::{Json, Object};
 
 /// A value and the way to it.
 #[derive(Clone, Copy)]
 pub(super) struct Node<'v, 'p> {
-    value: &'v Value,
+    value: &'v Json<'v>,
     path: Path<'p>,
 }
 
@@ -48,7 +47,7 @@ impl Display for Path<'_> {
 
 impl<'v> Node<'v, '_> {
     /// The body itself.
-    pub(super) fn body(value: &'v Value) -> Self {
+    pub(super) fn body(value: &'v Json<'v>) -> Self {
         let path = Path {
             parent: None,
             step: Step::Body,
@@ -57,7 +56,7 @@ impl<'v> Node<'v, '_> {
     }
 
     /// The value.
-    pub(super) fn value(&self) -> &'v Value {
+    pub(super) fn value(&self) -> &'v Json<'v> {
         self.value
     }
 
@@ -69,13 +68,13 @@ impl<'v> Node<'v, '_> {
     /// Says that something else was expected here.
     pub(super) fn expected(&self, what: &str) -> Error {
         let found = match self.value {
-            Value::Null => "null".to_owned(),
-            Value::Bool(value) => value.to_string(),
-            Value::Number(value) => format!("the number {value}"),
-            Value::String(value) if value.len() <= 64 => format!("the string {value:?}"),
-            Value::String(_) => "a long string".to_owned(),
-            Value::Array(_) => "an array".to_owned(),
-            Value::Object(_) => "an object".to_owned(),
+            Json::Null => "null".to_owned(),
+            Json::Bool(value) => value.to_string(),
+            Json::Number(value) => format!("the number {value}"),
+            Json::String(value) if value.len() <= 64 => format!("the string {value:?}"),
+            Json::String(_) => "a long string".to_owned(),
+            Json::Array(_) => "an array".to_owned(),
+            Json::Object(_) => "an object".to_owned(),
         };
         self.wrong(&format!("expected {what}, got {found}"))
     }
@@ -92,7 +91,7 @@ impl<'v> Node<'v, '_> {
     }
 
     /// The value as an object. An array of its fields is not one.
-    pub(super) fn object(&self) -> Result<&'v Map<String, Value>, Error> {
+    pub(super) fn object(&self) -> Result<&'v Object<'v>, Error> {
         self.value
             .as_object()
             .ok_or_else(|| self.expected("an object"))
@@ -185,7 +184,7 @@ impl<'v> Node<'v, '_> {
         })
     }
 
-    fn child<'s>(&'s self, value: &'v Value, step: Step<'s>) -> Node<'v, 's> {
+    fn child<'s>(&'s self, value: &'v Json<'v>, step: Step<'s>) -> Node<'v, 's> {
         Node {
             value,
             path: Path {
@@ -199,11 +198,11 @@ impl<'v> Node<'v, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::recipe::json::parse;
 
     #[test]
     fn an_error_names_the_way_to_the_value() {
-        let body = json!({"messages": [{}, {"content": {"n": 1.0}}]});
+        let body = parse(r#"{"messages": [{}, {"content": {"n": 1.0}}]}"#).expect("it is valid");
         let body = Node::body(&body);
         let messages = body.required("messages").expect("it is there");
         let error = messages
@@ -220,7 +219,7 @@ mod tests {
 
     #[test]
     fn absent_and_null_are_the_same_where_a_field_is_optional() {
-        let body = json!({"a": null, "b": 255});
+        let body = parse(r#"{"a": null, "b": 255}"#).expect("it is valid");
         let body = Node::body(&body);
         for key in ["a", "c"] {
             assert_eq!(

@@ -1,22 +1,22 @@
 //! Tools of all protocols: names, schemas, the choice among them, and what the output must then be.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
-
-use serde_json::{Value, json};
 
 use super::schema::{self, Root};
 use super::warnings::Warnings;
 use super::{Context, refused};
+use crate::recipe::constraint::OutputConstraint;
 use crate::recipe::conversation::{ResponseFormat, ToolChoice, ToolDefinition};
-use crate::recipe::encoding::json::{self as json_text, Style};
 use crate::recipe::error::Error;
+use crate::recipe::json::{self, Json, JsonText, Object, Style};
 
 /// A tool as a request declares it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Declared<'v> {
     pub(super) name: &'v str,
     pub(super) description: Option<&'v str>,
-    pub(super) parameters: Option<&'v Value>,
+    pub(super) parameters: Option<&'v Json<'v>>,
     pub(super) strict: Option<bool>,
     pub(super) defer_loading: bool,
 }
@@ -33,9 +33,22 @@ pub(super) enum Choice<'v> {
     Allowed(Vec<&'v str>, bool),
 }
 
-/// Checks a name. `namespaces` allows `::` between its parts.
-pub(super) fn check_name(name: &str, path: &str, namespaces: bool) -> Result<(), Error> {
-    let param = format!("{path}.name");
+/// Checks the name of the tool at `path`. `namespaces` allows `::` between its parts.
+pub(super) fn check_name(
+    name: &str,
+    path: impl FnOnce() -> String,
+    namespaces: bool,
+) -> Result<(), Error> {
+    let plain = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    };
+    if name.len() <= 128 && (plain(name) || (namespaces && name.split("::").all(plain))) {
+        return Ok(());
+    }
+    let param = format!("{}.name", path());
     if name.is_empty() {
         return Err(empty_string(&param));
     }
@@ -45,15 +58,6 @@ pub(super) fn check_name(name: &str, path: &str, namespaces: bool) -> Result<(),
             "Invalid '{param}': string too long. Expected a string with maximum length 128, but got a string with length {length} instead."
         );
         return Err(refused(param, message));
-    }
-    let plain = |part: &str| {
-        !part.is_empty()
-            && part
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
-    };
-    if plain(name) || (namespaces && name.split("::").all(plain)) {
-        return Ok(());
     }
     let message = format!(
         "Invalid '{param}': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'."
@@ -84,7 +88,7 @@ pub(super) fn convert(
     if declared.is_empty() {
         return Ok((Vec::new(), ToolChoice::Auto));
     }
-    let mut names = HashSet::new();
+    let mut names: HashSet<&str, ahash::RandomState> = HashSet::default();
     let mut tools = Vec::with_capacity(declared.len());
     for (at, tool) in declared.iter().enumerate() {
         if !names.insert(tool.name) {
@@ -93,7 +97,8 @@ pub(super) fn convert(
                 "Tool names must be unique.",
             ));
         }
-        let parameters = parameters(context, tool, &path(at), warnings)?;
+        let param = || format!("{}.parameters", path(at));
+        let parameters = parameters(context, tool, param, warnings)?;
         tools.push(ToolDefinition {
             name: tool.name.to_owned(),
             description: tool.description.map(str::to_owned),
@@ -135,36 +140,52 @@ pub(super) fn convert(
     Ok((tools, ToolChoice::Required))
 }
 
+/// The schema of a tool's parameters. `param` gives its place in the request.
 fn parameters(
     context: Context<'_>,
     tool: &Declared<'_>,
-    path: &str,
+    param: impl Fn() -> String,
     warnings: &mut Warnings,
-) -> Result<Value, Error> {
+) -> Result<JsonText, Error> {
     let fixes = context.settings.fixes;
-    let param = format!("{path}.parameters");
+    let empty_object = || {
+        Json::Object(
+            [
+                (Cow::Borrowed("type"), Json::from("object")),
+                (Cow::Borrowed("properties"), Json::Object(Object::default())),
+            ]
+            .into_iter()
+            .collect(),
+        )
+    };
     if tool.strict == Some(true) {
-        let absent = json!({"type": "object", "properties": {}});
-        let given = tool.parameters.unwrap_or(&absent);
-        return strict_schema(context, given, Root::Tool, &param, warnings);
+        let absent;
+        let given = match tool.parameters {
+            Some(given) => given,
+            None => {
+                absent = empty_object();
+                &absent
+            }
+        };
+        return strict_schema(context, given, Root::Tool, param, warnings);
     }
     let Some(given) = tool.parameters else {
-        return Ok(json!({}));
+        return Ok(JsonText::of(&Json::Object(Object::default())));
     };
-    if fixes.empty_schema && given.as_object().is_some_and(serde_json::Map::is_empty) {
-        return Ok(json!({"type": "object", "properties": {}}));
+    if fixes.empty_schema && given.as_object().is_some_and(Object::is_empty) {
+        return Ok(JsonText::of(&empty_object()));
     }
     let wrong = |reason: String| {
         let message = format!("Invalid schema for function '{}': {reason}", tool.name);
-        Err(refused(param.clone(), message))
+        Err(refused(param(), message))
     };
     if let Err(reason) = schema::check(given) {
         return wrong(reason);
     }
     match given.get("type") {
-        Some(Value::String(kind)) if kind == "object" => Ok(given.clone()),
+        Some(Json::String(kind)) if kind == "object" => Ok(JsonText::of(given)),
         other => {
-            let kind = json_text::to_string(other.unwrap_or(&Value::Null), Style::Compact);
+            let kind = json::to_string(other.unwrap_or(&Json::Null), Style::Compact);
             wrong(format!(
                 "schema must be a JSON Schema of 'type: \"object\"', got 'type: {kind}'."
             ))
@@ -175,22 +196,19 @@ fn parameters(
 /// The normal form of a strict schema, with a warning for each keyword that it loses.
 fn strict_schema(
     context: Context<'_>,
-    given: &Value,
+    given: &Json<'_>,
     root: Root,
-    param: &str,
+    param: impl Fn() -> String,
     warnings: &mut Warnings,
-) -> Result<Value, Error> {
+) -> Result<JsonText, Error> {
     let normal = schema::normalize(given, root, context.settings.fixes.keep_defs)
-        .map_err(|message| refused(param, message))?;
+        .map_err(|message| refused(param(), message))?;
     for keyword in normal.dropped {
         let message = "strict schemas have no such keyword";
-        warnings.add(
-            "dropped_schema_keyword",
-            format!("{param}{keyword}"),
-            message,
-        );
+        let place = format!("{}{keyword}", param());
+        warnings.add("dropped_schema_keyword", place, message);
     }
-    Ok(normal.schema)
+    Ok(JsonText::of(&normal.schema))
 }
 
 /// A response format: as the conversation shows it, and as the output is held to it.
@@ -198,7 +216,7 @@ fn strict_schema(
 pub(super) struct Format {
     pub(super) shown: ResponseFormat,
     /// The normal form of a strict schema.
-    pub(super) enforced: Option<Value>,
+    pub(super) enforced: Option<JsonText>,
 }
 
 impl Format {
@@ -213,18 +231,18 @@ impl Format {
     /// A format of a JSON schema.
     pub(super) fn schema(
         context: Context<'_>,
-        given: &Value,
+        given: &Json<'_>,
         strict: bool,
         param: &str,
         warnings: &mut Warnings,
     ) -> Result<Self, Error> {
-        let shown = ResponseFormat::JsonSchema(given.clone());
+        let shown = ResponseFormat::JsonSchema(JsonText::of(given));
         if !strict {
             return schema::check(given)
                 .map(|()| Self::plain(shown))
                 .map_err(|reason| refused(param, format!("Invalid json schema: {reason}")));
         }
-        let enforced = strict_schema(context, given, Root::Format, param, warnings)?;
+        let enforced = strict_schema(context, given, Root::Format, || param.to_owned(), warnings)?;
         Ok(Self {
             shown,
             enforced: Some(enforced),
@@ -239,7 +257,7 @@ pub(super) fn constraint(
     choice: ToolChoice,
     format: &Format,
     format_given: bool,
-) -> Result<Option<Value>, Error> {
+) -> Result<Option<OutputConstraint>, Error> {
     if !tools.is_empty() && choice != ToolChoice::None {
         let strict = tools
             .iter()
@@ -255,50 +273,17 @@ pub(super) fn constraint(
                 return Err(refused("response_format", message));
             }
         }
-        let kind = match choice {
-            ToolChoice::Required => "tool_call_required",
-            ToolChoice::Auto | ToolChoice::None => "tool_call",
-        };
-        return Ok(Some(json!({"kind": kind, "schema": compact_tools(tools)})));
+        return Ok(Some(OutputConstraint::ToolCalls {
+            required: choice == ToolChoice::Required,
+        }));
     }
     Ok(match &format.shown {
         ResponseFormat::Text => None,
-        ResponseFormat::JsonObject => Some(json!({"kind": "json", "schema": ""})),
+        ResponseFormat::JsonObject => Some(OutputConstraint::Json(None)),
         ResponseFormat::JsonSchema(shown) => {
             let schema = format.enforced.as_ref().unwrap_or(shown);
-            let schema = json_text::to_string(schema, Style::Compact);
-            Some(json!({"kind": "json", "schema": schema}))
+            Some(OutputConstraint::Json(Some(schema.clone())))
         }
-        ResponseFormat::Regex(pattern) => Some(json!({"kind": "regex", "schema": pattern})),
+        ResponseFormat::Regex(pattern) => Some(OutputConstraint::Regex(pattern.clone())),
     })
-}
-
-/// The tools as one compact JSON array.
-fn compact_tools(tools: &[ToolDefinition]) -> String {
-    let mut out = String::from("[");
-    for (at, tool) in tools.iter().enumerate() {
-        if at > 0 {
-            out.push(',');
-        }
-        out.push_str("{\"type\":\"function\",\"function\":{\"name\":");
-        json_text::write_string(&mut out, &tool.name);
-        out.push_str(",\"description\":");
-        match &tool.description {
-            Some(description) => json_text::write_string(&mut out, description),
-            None => out.push_str("null"),
-        }
-        out.push_str(",\"parameters\":");
-        json_text::write(&mut out, &tool.parameters, Style::Compact);
-        out.push_str(match tool.strict {
-            Some(true) => ",\"strict\":true}",
-            Some(false) => ",\"strict\":false}",
-            None => ",\"strict\":null}",
-        });
-        if tool.defer_loading {
-            out.push_str(",\"defer_loading\":true");
-        }
-        out.push('}');
-    }
-    out.push(']');
-    out
 }

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use crate::recipe::conversation::InputMessage;
 use crate::recipe::encoding::{Encoding, SpecialTokens};
+use crate::recipe::json::Json;
 use crate::recipe::options::{ParsingOptions, Protocol, ResponseOptions};
 use crate::recipe::prepare::Prepared;
 use crate::recipe::tokenizer::Tokenizer;
@@ -120,8 +121,8 @@ impl ParserOptions {
             .chain(introduced.flatten())
             .map(|tool| DeclaredTool {
                 name: tool.name.clone(),
-                properties: match tool.parameters.get("properties") {
-                    Some(serde_json::Value::Object(map)) => map.keys().cloned().collect(),
+                properties: match tool.parameters.parse().get("properties") {
+                    Some(Json::Object(map)) => map.keys().map(str::to_owned).collect(),
                     _ => Vec::new(),
                 },
             })

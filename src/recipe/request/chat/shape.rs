@@ -1,9 +1,8 @@
 //! The shape of a Chat Completions body. Values are not judged here, only their types.
 
-use serde_json::Value;
-
 use crate::recipe::conversation::ImageDetail;
 use crate::recipe::error::Error;
+use crate::recipe::json::Json;
 use crate::recipe::request::read::Node;
 use crate::recipe::request::sampling::Sampling;
 use crate::recipe::request::thinking::{self, EffortField, Thinking};
@@ -26,7 +25,7 @@ pub(super) struct Request<'v> {
     pub(super) thinking: Option<Thinking>,
     pub(super) top_k: Option<u32>,
     pub(super) min_p: Option<f32>,
-    pub(super) logit_bias: Option<&'v Value>,
+    pub(super) logit_bias: Option<&'v Json<'v>>,
 }
 
 /// A message, by its role.
@@ -83,7 +82,7 @@ pub(super) enum Stop<'v> {
 pub(super) enum Format<'v> {
     Text,
     JsonObject,
-    JsonSchema { schema: &'v Value, strict: bool },
+    JsonSchema { schema: &'v Json<'v>, strict: bool },
     Regex(&'v str),
 }
 
@@ -203,8 +202,8 @@ fn message<'v>(node: Node<'v, '_>, newer: bool) -> Result<Message<'v>, Error> {
 /// `refusals` accepts what an assistant declined to do as its text.
 fn content<'v>(node: Node<'v, '_>, refusals: bool) -> Result<Content<'v>, Error> {
     match node.value() {
-        Value::String(text) => Ok(Content::Text(text)),
-        Value::Array(_) => node.list(|node| block(node, refusals)).map(Content::Blocks),
+        Json::String(text) => Ok(Content::Text(text)),
+        Json::Array(_) => node.list(|node| block(node, refusals)).map(Content::Blocks),
         _ => Err(node.expected("a string or an array of blocks")),
     }
 }
@@ -274,15 +273,15 @@ fn tool<'v>(node: Node<'v, '_>) -> Result<Declared<'v>, Error> {
 
 fn choice<'v>(node: Node<'v, '_>, newer: bool) -> Result<Choice<'v>, Error> {
     match node.value() {
-        Value::String(name) => match name.as_str() {
+        Json::String(name) => match &**name {
             "none" => return Ok(Choice::None),
             "auto" => return Ok(Choice::Auto),
             "required" => return Ok(Choice::Required),
             _ => {}
         },
-        Value::Object(_) => {
+        Json::Object(_) => {
             let kind = node.required("type")?;
-            if newer && kind.value() == "allowed_tools" {
+            if newer && kind.value().as_str() == Some("allowed_tools") {
                 return allowed(node.required("allowed_tools")?);
             }
             kind.choice(&[("function", ())])?;
@@ -311,8 +310,8 @@ fn named<'v>(node: &Node<'v, '_>) -> Result<&'v str, Error> {
 
 fn stop<'v>(node: Node<'v, '_>) -> Result<Stop<'v>, Error> {
     match node.value() {
-        Value::String(text) => Ok(Stop::One(text)),
-        Value::Array(_) => node.list(|node| node.text()).map(Stop::Many),
+        Json::String(text) => Ok(Stop::One(text)),
+        Json::Array(_) => node.list(|node| node.text()).map(Stop::Many),
         _ => Err(node.expected("a string or an array of strings")),
     }
 }

@@ -6,11 +6,9 @@
 
 use std::cell::OnceCell;
 use std::collections::HashSet;
-use std::fmt::{self, Display, Formatter};
 
-use serde_json::{Map, Value};
-
-use super::pointed;
+use super::{At, pointed};
+use crate::recipe::json::{Json, Object, Style, to_string};
 
 /// The drafts, oldest first. A keyword of a later draft is unknown in an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +23,7 @@ enum Draft {
 }
 
 impl Draft {
-    fn of(schema: &Value) -> Self {
+    fn of(schema: &Json<'_>) -> Self {
         const MARKS: [(&str, Draft); 5] = [
             ("draft-03", Draft::Four),
             ("draft-04", Draft::Four),
@@ -33,7 +31,7 @@ impl Draft {
             ("draft-07", Draft::Seven),
             ("2019-09", Draft::Nineteen),
         ];
-        let uri = schema.get("$schema").and_then(Value::as_str).unwrap_or("");
+        let uri = schema.get("$schema").and_then(Json::as_str).unwrap_or("");
         let mark = MARKS.iter().find(|(mark, _)| uri.contains(mark));
         mark.map_or(Self::Twenty, |(_, draft)| *draft)
     }
@@ -63,7 +61,7 @@ impl Draft {
 }
 
 /// Says why `schema` is none, or nothing.
-pub(in crate::recipe::request) fn check(schema: &Value) -> Result<(), String> {
+pub(in crate::recipe::request) fn check(schema: &Json<'_>) -> Result<(), String> {
     let walk = Walk {
         root: schema,
         draft: Draft::of(schema),
@@ -73,36 +71,19 @@ pub(in crate::recipe::request) fn check(schema: &Value) -> Result<(), String> {
 }
 
 struct Walk<'v> {
-    root: &'v Value,
+    root: &'v Json<'v>,
     draft: Draft,
     /// What schemas in the document call themselves; collected for the first reference by name.
     names: OnceCell<HashSet<&'v str>>,
 }
 
-/// Where a keyword stands; text only when something is wrong.
-enum At<'p> {
-    Root,
-    Key(&'p At<'p>, &'p str),
-    Index(&'p At<'p>, usize),
-}
-
-impl Display for At<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Root => Ok(()),
-            Self::Key(parent, key) => write!(f, "{parent}/{key}"),
-            Self::Index(parent, index) => write!(f, "{parent}/{index}"),
-        }
-    }
-}
-
 impl Walk<'_> {
-    fn schema(&self, schema: &Value, at: &At<'_>) -> Result<(), String> {
+    fn schema(&self, schema: &Json<'_>, at: &At<'_>) -> Result<(), String> {
         match schema {
-            Value::Object(keywords) => keywords
+            Json::Object(keywords) => keywords
                 .iter()
                 .try_for_each(|(keyword, value)| self.keyword(keyword, value, at)),
-            Value::Bool(_) if self.draft > Draft::Four => Ok(()),
+            Json::Bool(_) if self.draft > Draft::Four => Ok(()),
             other => Err(wrong(
                 at,
                 "a schema, which is an object or a boolean",
@@ -111,7 +92,7 @@ impl Walk<'_> {
         }
     }
 
-    fn keyword(&self, keyword: &str, value: &Value, parent: &At<'_>) -> Result<(), String> {
+    fn keyword(&self, keyword: &str, value: &Json<'_>, parent: &At<'_>) -> Result<(), String> {
         if !self.draft.knows(keyword) {
             return Ok(());
         }
@@ -135,15 +116,15 @@ impl Walk<'_> {
             | "unevaluatedItems"
             | "unevaluatedProperties" => self.schema(value, &at),
             "additionalItems" | "additionalProperties" => match value {
-                Value::Bool(_) => Ok(()),
+                Json::Bool(_) => Ok(()),
                 schema => self.schema(schema, &at),
             },
             "items" => match value {
-                Value::Array(list) if self.draft < Draft::Twenty => self.schemas(list, &at),
+                Json::Array(list) if self.draft < Draft::Twenty => self.schemas(list, &at),
                 schema => self.schema(schema, &at),
             },
             "allOf" | "anyOf" | "oneOf" | "prefixItems" => match value {
-                Value::Array(list) if !list.is_empty() => self.schemas(list, &at),
+                Json::Array(list) if !list.is_empty() => self.schemas(list, &at),
                 other => Err(wrong(&at, "an array with at least one schema", other)),
             },
             "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" => {
@@ -154,7 +135,7 @@ impl Walk<'_> {
             "dependencies" => object(value, &at)?.iter().try_for_each(|(name, value)| {
                 let at = At::Key(&at, name);
                 match value {
-                    Value::Array(_) => strings(value, &at),
+                    Json::Array(_) => strings(value, &at),
                     schema => self.schema(schema, &at),
                 }
             }),
@@ -162,35 +143,37 @@ impl Walk<'_> {
                 .iter()
                 .try_for_each(|(name, value)| strings(value, &At::Key(&at, name))),
             "required" => strings(value, &at),
-            "enum" | "examples" => needs(value.is_array(), "an array"),
+            "enum" | "examples" => needs(value.as_array().is_some(), "an array"),
             "multipleOf" => needs(value.as_f64().is_some_and(|n| n > 0.0), "a positive number"),
-            "minimum" | "maximum" => needs(value.is_number(), "a number"),
+            "minimum" | "maximum" => needs(value.as_number().is_some(), "a number"),
             "exclusiveMinimum" | "exclusiveMaximum" if self.draft == Draft::Four => {
-                needs(value.is_boolean(), "a boolean")
+                needs(value.as_bool().is_some(), "a boolean")
             }
-            "exclusiveMinimum" | "exclusiveMaximum" => needs(value.is_number(), "a number"),
+            "exclusiveMinimum" | "exclusiveMaximum" => {
+                needs(value.as_number().is_some(), "a number")
+            }
             "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties"
             | "maxProperties" | "minContains" | "maxContains" => {
                 let whole = value.as_f64().is_some_and(|n| n >= 0.0 && n.fract() == 0.0);
                 needs(whole, "a non-negative integer")
             }
             "uniqueItems" | "deprecated" | "readOnly" | "writeOnly" => {
-                needs(value.is_boolean(), "a boolean")
+                needs(value.as_bool().is_some(), "a boolean")
             }
             "title" | "description" | "pattern" | "format" | "$comment" | "contentEncoding"
             | "contentMediaType" | "$id" | "$anchor" | "$dynamicAnchor" | "$schema" => {
-                needs(value.is_string(), "a string")
+                needs(value.as_str().is_some(), "a string")
             }
             "$ref" | "$dynamicRef" | "$recursiveRef" => match value {
-                Value::String(reference) if self.resolves(reference) => Ok(()),
-                Value::String(_) => Err(wrong(&at, "a reference inside the schema", value)),
+                Json::String(reference) if self.resolves(reference) => Ok(()),
+                Json::String(_) => Err(wrong(&at, "a reference inside the schema", value)),
                 other => Err(wrong(&at, "a string", other)),
             },
             _ => Ok(()),
         }
     }
 
-    fn schemas(&self, list: &[Value], at: &At<'_>) -> Result<(), String> {
+    fn schemas(&self, list: &[Json<'_>], at: &At<'_>) -> Result<(), String> {
         list.iter()
             .enumerate()
             .try_for_each(|(index, schema)| self.schema(schema, &At::Index(at, index)))
@@ -217,11 +200,11 @@ impl Walk<'_> {
 }
 
 /// Collects what schemas inside `value` call themselves: anchors, identifiers and their last segments.
-fn names<'v>(value: &'v Value, found: &mut HashSet<&'v str>) {
+fn names<'v>(value: &'v Json<'v>, found: &mut HashSet<&'v str>) {
     match value {
-        Value::Object(map) => {
+        Json::Object(map) => {
             for key in ["$anchor", "$dynamicAnchor", "$id", "id"] {
-                if let Some(name) = map.get(key).and_then(Value::as_str) {
+                if let Some(name) = map.get(key).and_then(Json::as_str) {
                     let name = name.trim_matches('#');
                     found.insert(name);
                     found.extend(name.rsplit('/').next());
@@ -229,13 +212,13 @@ fn names<'v>(value: &'v Value, found: &mut HashSet<&'v str>) {
             }
             map.values().for_each(|value| names(value, found));
         }
-        Value::Array(list) => list.iter().for_each(|value| names(value, found)),
+        Json::Array(list) => list.iter().for_each(|value| names(value, found)),
         _ => {}
     }
 }
 
-fn is_type(value: &Value) -> bool {
-    let known = |value: &Value| {
+fn is_type(value: &Json<'_>) -> bool {
+    let known = |value: &Json<'_>| {
         value.as_str().is_some_and(|name| {
             [
                 "array", "boolean", "integer", "null", "number", "object", "string",
@@ -244,7 +227,7 @@ fn is_type(value: &Value) -> bool {
         })
     };
     match value {
-        Value::Array(list) => {
+        Json::Array(list) => {
             !list.is_empty()
                 && list.iter().all(known)
                 && (1..list.len()).all(|at| !list[..at].contains(&list[at]))
@@ -253,21 +236,21 @@ fn is_type(value: &Value) -> bool {
     }
 }
 
-fn object<'v>(value: &'v Value, at: &At<'_>) -> Result<&'v Map<String, Value>, String> {
+fn object<'v>(value: &'v Json<'v>, at: &At<'_>) -> Result<&'v Object<'v>, String> {
     value
         .as_object()
         .ok_or_else(|| wrong(at, "an object", value))
 }
 
 /// Different strings.
-fn strings(value: &Value, at: &At<'_>) -> Result<(), String> {
+fn strings(value: &Json<'_>, at: &At<'_>) -> Result<(), String> {
     let list = value
         .as_array()
-        .filter(|list| list.iter().all(Value::is_string));
+        .filter(|list| list.iter().all(|item| item.as_str().is_some()));
     let Some(list) = list else {
         return Err(wrong(at, "an array of strings", value));
     };
-    let mut seen: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
+    let mut seen: Vec<&str> = list.iter().filter_map(Json::as_str).collect();
     seen.sort_unstable();
     if seen.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(wrong(at, "an array of different strings", value));
@@ -275,8 +258,8 @@ fn strings(value: &Value, at: &At<'_>) -> Result<(), String> {
     Ok(())
 }
 
-fn wrong(at: &At<'_>, expected: &str, found: &Value) -> String {
-    let mut found = found.to_string();
+fn wrong(at: &At<'_>, expected: &str, found: &Json<'_>) -> String {
+    let mut found = to_string(found, Style::Compact);
     if found.len() > 60 {
         let cut = (0..=60).rev().find(|at| found.is_char_boundary(*at));
         found.truncate(cut.unwrap_or(0));
@@ -288,7 +271,12 @@ fn wrong(at: &At<'_>, expected: &str, found: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::recipe::json::parse;
+    use serde_json::{Value, json};
+
+    fn checked(schema: &Value) -> Result<(), String> {
+        check(&parse(&schema.to_string()).expect("it is valid"))
+    }
 
     #[test]
     fn every_keyword_has_its_shape() {
@@ -304,7 +292,7 @@ mod tests {
             json!({"minLength": 2.0, "multipleOf": 0.5, "additionalProperties": false}),
             json!({"properties": {"a~/b %": {}}, "$ref": "#/properties/a~0~1b%20%25"}),
         ] {
-            assert_eq!(check(&valid), Ok(()), "{valid}");
+            assert_eq!(checked(&valid), Ok(()), "{valid}");
         }
         for invalid in [
             json!(null),
@@ -326,7 +314,7 @@ mod tests {
             json!({"$schema": "http://json-schema.org/draft-07/schema#", "additionalItems": 1}),
             json!({"$schema": "http://json-schema.org/draft-04/schema#", "not": true}),
         ] {
-            assert!(check(&invalid).is_err(), "{invalid}");
+            assert!(checked(&invalid).is_err(), "{invalid}");
         }
     }
 }

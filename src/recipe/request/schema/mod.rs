@@ -6,10 +6,29 @@ mod strict;
 pub(super) use self::meta::check;
 pub(super) use self::strict::{Root, normalize};
 
-use serde_json::Value;
+use std::fmt::{self, Display, Formatter};
+
+use crate::recipe::json::Json;
+
+/// Where a keyword stands; text only when something is wrong.
+enum At<'p> {
+    Root,
+    Key(&'p At<'p>, &'p str),
+    Index(&'p At<'p>, usize),
+}
+
+impl Display for At<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Key(parent, key) => write!(f, "{parent}/{key}"),
+            Self::Index(parent, index) => write!(f, "{parent}/{index}"),
+        }
+    }
+}
 
 /// Follows a JSON pointer (without `#`, percent-decoded) inside `root`.
-fn pointed<'v>(root: &'v Value, reference: &str) -> Option<&'v Value> {
+fn pointed<'v, 'b>(root: &'v Json<'b>, reference: &str) -> Option<&'v Json<'b>> {
     let fragment = reference.strip_prefix('#')?;
     if !fragment.contains('%') {
         return root.pointer(fragment);

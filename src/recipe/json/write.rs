@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
-use serde_json::{Number, Value};
+use serde_json::Number;
+
+use super::Json;
 
 /// How JSON is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::recipe) enum Style {
+pub enum Style {
     /// No spaces; numbers as in [`Style::Spaced`].
     Compact,
     /// A space after commas and colons: V4.
@@ -15,19 +17,26 @@ pub(in crate::recipe) enum Style {
     Python,
 }
 
+impl Style {
+    /// What stands between items, and between a key and its value.
+    fn separators(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Compact => (",", ":"),
+            Self::Spaced | Self::Python => (", ", ": "),
+        }
+    }
+}
+
 /// Appends `value` to `out`.
-pub(in crate::recipe) fn write(out: &mut String, value: &Value, style: Style) {
-    let (comma, colon) = match style {
-        Style::Compact => (",", ":"),
-        Style::Spaced | Style::Python => (", ", ": "),
-    };
+pub fn write(out: &mut String, value: &Json<'_>, style: Style) {
+    let (comma, colon) = style.separators();
     match value {
-        Value::Null => out.push_str("null"),
-        Value::Bool(true) => out.push_str("true"),
-        Value::Bool(false) => out.push_str("false"),
-        Value::Number(number) => write_number(out, number, style),
-        Value::String(text) => write_string(out, text),
-        Value::Array(items) => {
+        Json::Null => out.push_str("null"),
+        Json::Bool(true) => out.push_str("true"),
+        Json::Bool(false) => out.push_str("false"),
+        Json::Number(number) => write_number(out, number, style),
+        Json::String(text) => write_string(out, text),
+        Json::Array(items) => {
             out.push('[');
             for (at, item) in items.iter().enumerate() {
                 if at > 0 {
@@ -37,7 +46,7 @@ pub(in crate::recipe) fn write(out: &mut String, value: &Value, style: Style) {
             }
             out.push(']');
         }
-        Value::Object(entries) => {
+        Json::Object(entries) => {
             out.push('{');
             for (at, (key, item)) in entries.iter().enumerate() {
                 if at > 0 {
@@ -53,10 +62,52 @@ pub(in crate::recipe) fn write(out: &mut String, value: &Value, style: Style) {
 }
 
 /// `value` on its own.
-pub(in crate::recipe) fn to_string(value: &Value, style: Style) -> String {
+pub fn to_string(value: &Json<'_>, style: Style) -> String {
     let mut out = String::new();
     write(&mut out, value, style);
     out
+}
+
+/// Appends the value of `compact`, a text in the compact style, in another style. The value is not read: strings
+/// are copied as they stand, and only numbers that are no integers are written anew.
+pub(in crate::recipe) fn restyle(out: &mut String, compact: &str, style: Style) {
+    let (comma, colon) = style.separators();
+    let bytes = compact.as_bytes();
+    let (mut done, mut at) = (0, 0);
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => {
+                at += 1;
+                while at < bytes.len() && bytes[at] != b'"' {
+                    at += if bytes[at] == b'\\' { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            mark @ (b',' | b':') => {
+                out.push_str(&compact[done..at]);
+                out.push_str(if mark == b',' { comma } else { colon });
+                at += 1;
+                done = at;
+            }
+            b'-' | b'0'..=b'9' => {
+                let rest = &bytes[at..];
+                let end = rest
+                    .iter()
+                    .position(|byte| matches!(byte, b',' | b']' | b'}'));
+                let end = at + end.unwrap_or(rest.len());
+                let number = &compact[at..end];
+                let is_integer = !number.contains(['.', 'e', 'E']);
+                if let (false, Ok(float)) = (is_integer, number.parse()) {
+                    out.push_str(&compact[done..at]);
+                    write_float(out, float, style);
+                    done = end;
+                }
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    out.push_str(&compact[done..]);
 }
 
 /// Appends `text` in quotes. Only quotes, backslashes and control characters are escaped.
@@ -138,7 +189,17 @@ fn write_float(out: &mut String, float: f64, style: Style) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::recipe::json::parse;
+
+    /// The value of `text` in a style, written from the tree and from the compact text.
+    fn styled(text: &str, style: Style) -> String {
+        let value = parse(text).expect("it is valid");
+        let written = to_string(&value, style);
+        let mut restyled = String::new();
+        restyle(&mut restyled, &to_string(&value, Style::Compact), style);
+        assert_eq!(written, restyled);
+        written
+    }
 
     #[test]
     fn floats_are_written_as_each_version_learned_them() {
@@ -161,8 +222,9 @@ mod tests {
             (2.5e-308, "2.5e-308", "2.5e-308"),
         ];
         for (float, spaced, python) in cases {
-            assert_eq!(to_string(&json!(float), Style::Spaced), spaced);
-            assert_eq!(to_string(&json!(float), Style::Python), python);
+            let text = format!("{float:?}");
+            assert_eq!(styled(&text, Style::Spaced), spaced);
+            assert_eq!(styled(&text, Style::Python), python);
             let read: f64 = python.parse().expect("a number");
             assert_eq!(read.to_bits(), float.to_bits());
         }
@@ -170,14 +232,15 @@ mod tests {
 
     #[test]
     fn only_quotes_backslashes_and_control_characters_are_escaped() {
-        let value = json!({"k\"": ["/\u{7f}\u{2028}é\u{1}\u{8}\t\n\u{c}\r\\", {}, [], null, true]});
+        let text =
+            "{\"k\\\"\": [\"/\u{7f}\u{2028}é\\u0001\\b\\t\\n\\f\\r\\\\\", {}, [], null, true]}";
         assert_eq!(
-            to_string(&value, Style::Compact),
+            styled(text, Style::Compact),
             "{\"k\\\"\":[\"/\u{7f}\u{2028}é\\u0001\\b\\t\\n\\f\\r\\\\\",{},[],null,true]}"
         );
         assert_eq!(
-            to_string(&json!([1, {"a": -2}]), Style::Spaced),
-            "[1, {\"a\": -2}]"
+            styled("[1,{\"a,:\\\\\":-2},3e-5,\"1.0,\\\"\"]", Style::Python),
+            "[1, {\"a,:\\\\\": -2}, 3e-05, \"1.0,\\\"\"]"
         );
     }
 }
