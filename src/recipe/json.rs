@@ -274,22 +274,23 @@ impl<'de> Visitor<'de> for ValueVisitor {
         /// Up to this many entries a repeated key is found by looking at all.
         const FEW: usize = 24;
         let mut entries: Vec<(Cow<'de, str>, Json<'de>)> = Vec::new();
-        let mut places: HashMap<Cow<'de, str>, usize, ahash::RandomState> = HashMap::default();
+        // Where the keys are, once there are many.
+        let mut places: Option<HashMap<Cow<'de, str>, usize, ahash::RandomState>> = None;
         while let Some(key) = access.next_key_seed(KeySeed)? {
             let value = access.next_value()?;
             let known = if entries.len() <= FEW {
                 entries.iter().position(|(name, _)| *name == key)
             } else {
-                if places.is_empty() {
+                let places = places.get_or_insert_with(|| {
                     let names = entries.iter().map(|(name, _)| name.clone());
-                    places.extend(names.zip(0..));
-                }
+                    names.zip(0..).collect()
+                });
                 places.get(&key).copied()
             };
             match known {
                 Some(at) => entries[at].1 = value,
                 None => {
-                    if entries.len() > FEW {
+                    if let Some(places) = &mut places {
                         places.insert(key.clone(), entries.len());
                     }
                     entries.push((key, value));

@@ -331,9 +331,9 @@ impl Settings {
     }
 
     /// What the templates need of these options.
-    pub(super) fn render_options(&self) -> RenderOptions {
+    pub(super) fn render_options(&self) -> RenderOptions<'_> {
         RenderOptions {
-            special_tokens: self.special_tokens.clone(),
+            special_tokens: &self.special_tokens,
             task: self.task,
             v4_reference_exact: self.v4_reference_exact,
             v4_join_tool_after_user: self.fixes.v4_join_tool_after_user,

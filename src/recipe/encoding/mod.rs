@@ -11,6 +11,7 @@ mod v41;
 mod writer;
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 pub use self::special::{GROUNDING, SpecialToken, SpecialTokens};
 pub use self::writer::PlacedImage;
@@ -90,10 +91,10 @@ impl Task {
 }
 
 /// Departures from the default templates, each asked for by the host.
-#[derive(Clone, Debug, Default)]
-pub struct RenderOptions {
+#[derive(Clone, Copy, Debug)]
+pub struct RenderOptions<'a> {
     /// Spellings of control tokens.
-    pub special_tokens: SpecialTokens,
+    pub special_tokens: &'a SpecialTokens,
     /// Quick instruction on the last turn.
     pub task: Option<Task>,
     /// V4 as its published encoder: an empty line for calls without arguments, calls in their order,
@@ -107,6 +108,28 @@ pub struct RenderOptions {
     pub prefix_reasoning_first: bool,
     /// A required call does not open the block in thinking mode: reasoning comes first.
     pub thinking_tool_choice: bool,
+}
+
+impl Default for RenderOptions<'static> {
+    fn default() -> Self {
+        static SPELLINGS: LazyLock<SpecialTokens> = LazyLock::new(SpecialTokens::default);
+        Self::new(&SPELLINGS)
+    }
+}
+
+impl<'a> RenderOptions<'a> {
+    /// The default templates with these spellings.
+    pub fn new(special_tokens: &'a SpecialTokens) -> Self {
+        Self {
+            special_tokens,
+            task: None,
+            v4_reference_exact: false,
+            v4_join_tool_after_user: false,
+            keep_last_reminder: false,
+            prefix_reasoning_first: false,
+            thinking_tool_choice: false,
+        }
+    }
 }
 
 /// A prompt and the images in it.
@@ -127,7 +150,7 @@ pub fn render(encoding: Encoding, conversation: &Conversation) -> Result<Prompt,
 pub fn render_with<'a>(
     encoding: Encoding,
     conversation: &'a Conversation,
-    options: &'a RenderOptions,
+    options: &RenderOptions<'a>,
 ) -> Result<Rendered<'a>, Error> {
     let (prompt, images) = match encoding {
         Encoding::V4 => v4::render(conversation, options)?,
@@ -237,7 +260,7 @@ fn shows_tools(conversation: &Conversation) -> bool {
 fn write_end(
     out: &mut Writer<'_>,
     conversation: &Conversation,
-    options: &RenderOptions,
+    options: &RenderOptions<'_>,
     markup: &Markup,
     continues_prefix: bool,
 ) {

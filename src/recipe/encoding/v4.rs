@@ -25,7 +25,7 @@ const JSON_OBJECT: &str = "You are a helpful assistant designed to output JSON.\
 
 pub(super) fn render<'a>(
     conversation: &'a Conversation,
-    options: &'a RenderOptions,
+    options: &RenderOptions<'a>,
 ) -> Result<(Prompt, Vec<PlacedImage<'a>>), Error> {
     let markup = Markup {
         block: "tool_calls",
@@ -39,7 +39,7 @@ pub(super) fn render<'a>(
         empty_line: options.v4_reference_exact,
     };
     let (systems, turns) = arrange(conversation, options);
-    let mut out = Writer::new(&options.special_tokens, expected_length(conversation));
+    let mut out = Writer::new(options.special_tokens, expected_length(conversation));
     out.special(Bos);
     if conversation.thinking_mode {
         out.text(effort(conversation.reasoning_effort)?);
@@ -108,7 +108,7 @@ pub(super) fn render<'a>(
 /// System messages, which go first, and the other messages in the order and grouping of the template.
 fn arrange<'a>(
     conversation: &'a Conversation,
-    options: &RenderOptions,
+    options: &RenderOptions<'_>,
 ) -> (Vec<Content<'a>>, Vec<Turn<'a>>) {
     let mut systems = Vec::new();
     let mut turns: Vec<Turn<'a>> = Vec::with_capacity(conversation.messages.len());

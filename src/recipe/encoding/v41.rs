@@ -26,10 +26,10 @@ const MARKUP: Markup = Markup {
 
 pub(super) fn render<'a>(
     conversation: &'a Conversation,
-    options: &'a RenderOptions,
+    options: &RenderOptions<'a>,
 ) -> (Prompt, Vec<PlacedImage<'a>>) {
     let turns = arrange(conversation, options);
-    let mut out = Writer::new(&options.special_tokens, expected_length(conversation));
+    let mut out = Writer::new(options.special_tokens, expected_length(conversation));
     let has_extras = shows_tools(conversation)
         || matches!(
             conversation.response_format,
@@ -118,7 +118,7 @@ pub(super) fn render<'a>(
 }
 
 /// Messages in the order and grouping of the template.
-fn arrange<'a>(conversation: &'a Conversation, options: &RenderOptions) -> Vec<Turn<'a>> {
+fn arrange<'a>(conversation: &'a Conversation, options: &RenderOptions<'_>) -> Vec<Turn<'a>> {
     let mut turns: Vec<Turn<'a>> = Vec::with_capacity(conversation.messages.len());
     for message in &conversation.messages {
         let turn = Turn::of(message);

@@ -77,10 +77,8 @@ impl<'a> Writer<'a> {
     /// Appends what an assistant wrote: grounding tokens in it are special, nothing else is.
     pub(super) fn assistant_text(&mut self, text: &str) {
         let spellings = GROUNDING.map(|token| self.tokens.spelling(token));
-        // One walk over the text whatever it holds: only where a spelling may begin are they compared.
-        let begins = |c: char| spellings.iter().any(|spelling| spelling.starts_with(c));
         let (mut done, mut at) = (0, 0);
-        while let Some(found) = text[at..].find(begins) {
+        while let Some(found) = next_start(&text[at..], &spellings) {
             let here = at + found;
             let matching = spellings
                 .iter()
@@ -109,6 +107,19 @@ impl<'a> Writer<'a> {
             .special_ranges
             .push(start..self.prompt.text.len());
     }
+}
+
+/// Where one of `spellings` may begin in `text`: the next byte that is the first of one of them. UTF-8 has no such
+/// byte inside a character.
+fn next_start(text: &str, spellings: &[&str]) -> Option<usize> {
+    let mut firsts = spellings.iter().filter_map(|s| s.bytes().next());
+    let first = firsts.next()?;
+    if firsts.all(|other| other == first) {
+        // So it is unless somebody spells them another way.
+        return memchr::memchr(first, text.as_bytes());
+    }
+    text.bytes()
+        .position(|byte| spellings.iter().any(|s| s.bytes().next() == Some(byte)))
 }
 
 /// Content of a message and the images of its placeholders.

@@ -113,8 +113,11 @@ pub(in crate::recipe) fn restyle(out: &mut String, compact: &str, style: Style) 
 /// Appends `text` in quotes. Only quotes, backslashes and control characters are escaped.
 pub(in crate::recipe) fn write_string(out: &mut String, text: &str) {
     out.push('"');
-    let mut done = 0;
-    for (at, byte) in text.bytes().enumerate() {
+    let bytes = text.as_bytes();
+    let (mut done, mut at) = (0, 0);
+    loop {
+        at += plain(&bytes[at..]);
+        let Some(byte) = bytes.get(at) else { break };
         let escape = match byte {
             b'"' => "\\\"",
             b'\\' => "\\\\",
@@ -123,8 +126,7 @@ pub(in crate::recipe) fn write_string(out: &mut String, text: &str) {
             b'\n' => "\\n",
             0x0C => "\\f",
             b'\r' => "\\r",
-            0..0x20 => "",
-            _ => continue,
+            _ => "",
         };
         out.push_str(&text[done..at]);
         if escape.is_empty() {
@@ -132,10 +134,33 @@ pub(in crate::recipe) fn write_string(out: &mut String, text: &str) {
         } else {
             out.push_str(escape);
         }
-        done = at + 1;
+        at += 1;
+        done = at;
     }
     out.push_str(&text[done..]);
     out.push('"');
+}
+
+/// Bytes at the start of `bytes` that need no escape.
+fn plain(bytes: &[u8]) -> usize {
+    const EACH: u64 = u64::MAX / 255;
+    const HIGH: u64 = EACH * 0x80;
+    // The high bit of each byte that is zero; above the first such byte there may be false ones.
+    let zero = |word: u64| word.wrapping_sub(EACH) & !word & HIGH;
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let control = word.wrapping_sub(EACH * 0x20) & !word & HIGH;
+        let found = control
+            | zero(word ^ (EACH * u64::from(b'"')))
+            | zero(word ^ (EACH * u64::from(b'\\')));
+        if found != 0 {
+            return at * 8 + found.trailing_zeros() as usize / 8;
+        }
+    }
+    let needs_escape = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..0x20);
+    let end = rest.iter().position(needs_escape).unwrap_or(rest.len());
+    words.len() * 8 + end
 }
 
 fn write_number(out: &mut String, number: &Number, style: Style) {
