@@ -19,6 +19,13 @@ pub(super) fn prepared(prepared: &Prepared) -> Value {
         .map(|image| {
             let mut described = source(&image.source);
             described["position"] = image.position.into();
+            if let Some(plan) = image.plan {
+                described["width"] = plan.width.into();
+                described["height"] = plan.height.into();
+                described["patch_grid"] = json!(plan.patch_grid());
+                described["token_grid"] = json!(plan.token_grid());
+                described["token_count"] = plan.token_count().into();
+            }
             described
         })
         .collect();
