@@ -34,10 +34,14 @@ pub(super) fn prepared(prepared: &Prepared) -> Value {
     for (function, namespace, local) in &prepared.response.namespace_tool_map {
         namespaces.insert(function.clone(), json!([namespace, local]));
     }
+    let mut conversation = conversation(&prepared.conversation);
+    if let Some(fim) = &prepared.fim {
+        conversation["fim"] = json!({"prefix": fim.prefix, "suffix": fim.suffix});
+    }
     json!({
         "encoding": prepared.encoding.name(),
         "stream": prepared.response.stream,
-        "conversation": conversation(&prepared.conversation),
+        "conversation": conversation,
         "inference_options": inference(prepared),
         "parsing_options": parsing(&prepared.parsing),
         "namespace_tool_map": namespaces,

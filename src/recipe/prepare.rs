@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::budget::{self, resolve_max_tokens};
-use super::conversation::{Conversation, ImageSource, Prompt};
-use super::encoding::{Encoding, PlacedImage, SpecialToken, Task, render_with};
+use super::conversation::{Conversation, Fim, ImageSource, Prompt};
+use super::encoding::{Encoding, PlacedImage, SpecialToken, Task, render_fim, render_with};
 use super::error::{Error, Stage};
 use super::image::{Plan, Refusal};
 use super::models::Models;
@@ -51,6 +51,8 @@ pub struct Prepared {
     pub encoding: Encoding,
     /// Messages and tools.
     pub conversation: Conversation,
+    /// Text with a gap, in place of messages.
+    pub fim: Option<Fim>,
     /// Sampling wishes.
     pub inference: InferenceOptions,
     /// How to read the output.
@@ -142,31 +144,42 @@ impl Recipe {
         let settings = self.settings_with(options_json.unwrap_or(""))?;
         let value = request::parse(json)?;
         let body = Body::read(protocol, &value, &settings)?;
-        let encoding = self.models.resolve(body.model(), protocol)?;
+        let encoding = match body.encoding() {
+            Some(encoding) => encoding,
+            None => self.models.resolve(body.model(), protocol)?,
+        };
         let context = Context {
             settings: &settings,
             encoding,
         };
         let converted = body.convert(context)?;
-        self.finish(protocol, body.model(), encoding, converted, settings)
+        self.finish(protocol, &body, encoding, converted, settings)
     }
 
     /// Renders, tokenises and resolves the budget.
     fn finish(
         &self,
         protocol: Protocol,
-        model: &str,
+        body: &Body<'_>,
         encoding: Encoding,
         mut converted: Converted,
         settings: Arc<Settings>,
     ) -> Result<Prepared, Error> {
-        if settings.task.is_some_and(|task| task != Task::Action) {
-            // These answers are a line of content, right after their token.
-            converted.parsing.thinking_initial_stage = None;
+        let mut options = settings.render_options();
+        options.task = body.task().or(options.task);
+        let fim = body.fim();
+        let rendered = match &fim {
+            Some(fim) => render_fim(fim, &options.special_tokens),
+            None => render_with(encoding, &converted.conversation, &options)?,
+        };
+        if let Some(task) = rendered.task {
+            converted.parsing.starts_in_tool_calls = false;
+            if task != Task::Action {
+                // These answers are a line of content, right after their token.
+                converted.parsing.thinking_initial_stage = None;
+            }
         }
         settings.parsing.apply(&mut converted.parsing);
-        let options = settings.render_options();
-        let rendered = render_with(encoding, &converted.conversation, &options)?;
         let tokens = match &self.tokenizer {
             Some(tokenizer) => {
                 tokenizer.encode(&rendered.prompt.text, &rendered.prompt.special_ranges)?
@@ -184,9 +197,10 @@ impl Recipe {
         )?;
         Ok(Prepared {
             protocol,
-            model: model.to_owned(),
+            model: body.model().to_owned(),
             encoding,
             conversation: converted.conversation,
+            fim,
             inference: converted.inference,
             parsing: converted.parsing,
             response: converted.response,

@@ -1,12 +1,13 @@
 //! Fill in the middle: the prompt that is no conversation. The same in both versions.
 
+use super::Rendered;
 use super::special::SpecialToken::{Bos, FimBegin, FimEnd, FimHole};
 use super::special::SpecialTokens;
 use super::writer::Writer;
-use crate::recipe::conversation::{Fim, Prompt};
+use crate::recipe::conversation::Fim;
 
 /// Renders what stands before and behind a gap; the model answers with what belongs into it.
-pub fn render_fim(fim: &Fim, tokens: &SpecialTokens) -> Prompt {
+pub fn render_fim<'a>(fim: &Fim, tokens: &'a SpecialTokens) -> Rendered<'a> {
     let mut out = Writer::new(tokens, fim.prefix.len() + fim.suffix.len() + 128);
     out.special(Bos);
     out.special(FimBegin);
@@ -14,8 +15,12 @@ pub fn render_fim(fim: &Fim, tokens: &SpecialTokens) -> Prompt {
     out.special(FimHole);
     out.text(&fim.suffix);
     out.special(FimEnd);
-    let (prompt, _) = out.finish();
-    prompt
+    let (prompt, images) = out.finish();
+    Rendered {
+        prompt,
+        images,
+        task: None,
+    }
 }
 
 #[cfg(test)]
@@ -29,7 +34,7 @@ mod tests {
             prefix: "<｜fim▁hole｜>a".to_owned(),
             suffix: "</think>".to_owned(),
         };
-        let prompt = render_fim(&fim, &SpecialTokens::default());
+        let prompt = render_fim(&fim, &SpecialTokens::default()).prompt;
         let special: Vec<&str> = prompt
             .special_ranges
             .iter()
@@ -56,7 +61,7 @@ mod tests {
     fn an_empty_spelling_is_never_written() {
         let mut tokens = SpecialTokens::default();
         tokens.set(SpecialToken::Bos, "");
-        let prompt = render_fim(&Fim::default(), &tokens);
+        let prompt = render_fim(&Fim::default(), &tokens).prompt;
         assert_eq!(prompt.text, "<｜fim▁begin｜><｜fim▁hole｜><｜fim▁end｜>");
         assert_eq!(prompt.special_ranges.len(), 3);
     }
