@@ -321,8 +321,8 @@ mod tests {
             let plan = planned.expect("every size settles");
             prop_assert_eq!(Plan::once((plan.width, plan.height), Vision::V41), plan);
             prop_assert!(plan.token_count() <= Vision::V41.max_tokens);
-            prop_assert!(plan.width > 0 && plan.width % PATCH == 0 && plan.width <= 1021 * CELL);
-            prop_assert!(plan.height > 0 && plan.height % PATCH == 0 && plan.height <= 511 * CELL);
+            prop_assert!(plan.width > 0 && plan.width.is_multiple_of(PATCH) && plan.width <= 1021 * CELL);
+            prop_assert!(plan.height > 0 && plan.height.is_multiple_of(PATCH) && plan.height <= 511 * CELL);
             let [rows, cols] = plan.token_grid();
             prop_assert!(rows * CELL >= plan.height && (rows - 1) * CELL < plan.height);
             prop_assert!(cols * CELL >= plan.width && (cols - 1) * CELL < plan.width);

@@ -648,9 +648,9 @@ mod tests {
         let (text, special) = placed("a <｜image｜> b <x> c <｜image｜> d <x>", 3, "<x>");
         assert_eq!(text, "a <x> b <x> c <x> d <x>");
         assert_eq!(special, ["<x>"; 3]);
-        let prompt = placeholders("<x><｜image｜>", 1, "<x>");
-        assert_eq!(prompt.text, "<x><｜image｜>");
-        assert_eq!(prompt.special_ranges, [0..3]);
+        let (text, special) = placed("<x><｜image｜>", 1, "<x>");
+        assert_eq!(text, "<x><｜image｜>");
+        assert_eq!(special, ["<x>"]);
     }
 
     #[test]

@@ -47,6 +47,10 @@ pub(super) struct Context<'a> {
 }
 
 /// A body whose shape is right, by its protocol.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives on the stack while its request is prepared"
+)]
 pub(super) enum Body<'v> {
     Chat(chat::Body<'v>),
     Conversation(conversation::Body<'v>),
