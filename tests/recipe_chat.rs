@@ -327,11 +327,7 @@ fn an_error_names_its_place_in_the_request() {
         .prepare(Protocol::ChatCompletions, b"{\"model\": \"\xFF\"}", None)
         .expect_err("it is not UTF-8");
     assert_eq!(error.stage, Stage::Utf8);
-    for protocol in [
-        Protocol::Responses,
-        Protocol::Messages,
-        Protocol::Conversation,
-    ] {
+    for protocol in [Protocol::Responses, Protocol::Messages] {
         let error = recipe
             .prepare(protocol, b"{}", None)
             .expect_err("not built yet");
@@ -375,7 +371,7 @@ fn a_wrong_option_is_an_error_with_its_key() {
             "image_token",
         ),
         (json!({"max_choices": 256}), "max_choices"),
-        (json!({"image_sizes": [[1]]}), "image_sizes"),
+        (json!({"image_sizes": [[1]]}), "image_sizes[0]"),
         (json!({"fetch_ports": ["0"]}), "fetch_ports"),
         (json!({"cache_bytes": -1}), "cache_bytes"),
         (json!({"id_seed": 1.5}), "id_seed"),
@@ -447,7 +443,8 @@ fn every_documented_option_is_known_and_a_request_may_set_those_that_are_its_own
     let options = all_options();
     recipe(File::V41, &options, 0);
     let recipe = recipe(File::V41, &json!({}), 0);
-    let body = body(json!({})).to_string();
+    let image = json!({"type": "image_url", "image_url": {"url": "https://e.test/1.png"}});
+    let body = body(json!({"messages": [{"role": "user", "content": [image, image]}]})).to_string();
     for (key, value) in options.as_object().expect("a map") {
         let one = json!({ key: value }).to_string();
         let found = recipe.prepare(Protocol::ChatCompletions, body.as_bytes(), Some(&one));

@@ -144,17 +144,8 @@ fn needs_constraint(prepared: &Prepared) -> Option<&'static str> {
     }
 }
 
-/// Images whose bytes are not there: all of them, until they can be resolved.
+/// Images of the input whose bytes are not there: all of them, until they can be resolved. A size that is known
+/// beforehand makes no difference.
 pub fn pending_images(prepared: &Prepared) -> usize {
-    prepared
-        .conversation
-        .messages
-        .iter()
-        .map(|message| match message {
-            InputMessage::System { image_sources, .. }
-            | InputMessage::User { image_sources, .. }
-            | InputMessage::Tool { image_sources, .. } => image_sources.len(),
-            InputMessage::Assistant { .. } | InputMessage::LatestReminder { .. } => 0,
-        })
-        .sum()
+    prepared.images.iter().filter(|i| i.is_placed).count()
 }

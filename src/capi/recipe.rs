@@ -340,15 +340,14 @@ impl PreparedObject {
 
     fn info(&self) -> fathom_prepared_info {
         let prepared = &self.prepared;
-        let images = count(pending_images(prepared));
         fathom_prepared_info {
             struct_size: size_of::<fathom_prepared_info>(),
             model: prepared.model.as_ptr().cast(),
             protocol: number_of(prepared.protocol),
             stream: u32::from(prepared.response.stream),
-            token_count: count(prepared.tokens.len()),
-            image_count: images,
-            pending_images: images,
+            token_count: prepared.prompt_tokens(),
+            image_count: count(prepared.images.len()),
+            pending_images: count(pending_images(prepared)),
             max_tokens: prepared.max_tokens,
             temperature: prepared.inference.temperature,
             top_p: prepared.inference.top_p,

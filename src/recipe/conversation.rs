@@ -178,3 +178,12 @@ pub struct Conversation {
     /// What the answer must look like.
     pub response_format: ResponseFormat,
 }
+
+/// Text around a gap, in place of messages: the model writes what belongs into it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fim {
+    /// Before the gap.
+    pub prefix: String,
+    /// Behind it.
+    pub suffix: String,
+}

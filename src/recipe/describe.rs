@@ -19,6 +19,13 @@ pub(super) fn prepared(prepared: &Prepared) -> Value {
         .map(|image| {
             let mut described = source(&image.source);
             described["position"] = image.position.into();
+            if let Some(plan) = image.plan {
+                described["width"] = plan.width.into();
+                described["height"] = plan.height.into();
+                described["patch_grid"] = json!(plan.patch_grid());
+                described["token_grid"] = json!(plan.token_grid());
+                described["token_count"] = plan.token_count().into();
+            }
             described
         })
         .collect();
@@ -27,10 +34,14 @@ pub(super) fn prepared(prepared: &Prepared) -> Value {
     for (function, namespace, local) in &prepared.response.namespace_tool_map {
         namespaces.insert(function.clone(), json!([namespace, local]));
     }
+    let mut conversation = conversation(&prepared.conversation);
+    if let Some(fim) = &prepared.fim {
+        conversation["fim"] = json!({"prefix": fim.prefix, "suffix": fim.suffix});
+    }
     json!({
         "encoding": prepared.encoding.name(),
         "stream": prepared.response.stream,
-        "conversation": conversation(&prepared.conversation),
+        "conversation": conversation,
         "inference_options": inference(prepared),
         "parsing_options": parsing(&prepared.parsing),
         "namespace_tool_map": namespaces,

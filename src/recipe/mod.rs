@@ -12,6 +12,7 @@ pub mod conversation;
 mod describe;
 pub mod encoding;
 mod error;
+pub mod image;
 pub mod json;
 mod models;
 pub mod options;

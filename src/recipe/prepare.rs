@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::budget::{self, resolve_max_tokens};
-use super::conversation::{Conversation, ImageSource, Prompt};
-use super::encoding::{Encoding, SpecialToken, Task, render_with};
-use super::error::Error;
+use super::conversation::{Conversation, Fim, ImageSource, Prompt};
+use super::encoding::{Encoding, PlacedImage, SpecialToken, Task, render_fim, render_with};
+use super::error::{Error, Stage};
+use super::image::{Plan, Refusal};
 use super::models::Models;
 use super::options::{InferenceOptions, ParsingOptions, Protocol, ResponseOptions, Warning};
 use super::request::{self, Body, Context, Converted};
-use super::settings::{self, Scope, Settings};
+use super::settings::{self, ImageOptions, Scope, Settings};
 use super::tokenizer::Tokenizer;
 
 /// How a recipe is opened.
@@ -50,6 +51,8 @@ pub struct Prepared {
     pub encoding: Encoding,
     /// Messages and tools.
     pub conversation: Conversation,
+    /// Text with a gap, in place of messages.
+    pub fim: Option<Fim>,
     /// Sampling wishes.
     pub inference: InferenceOptions,
     /// How to read the output.
@@ -79,8 +82,12 @@ pub struct Prepared {
 pub struct PreparedImage {
     /// Where it comes from.
     pub source: ImageSource,
+    /// Whether the prompt has a placeholder for it. Without one it is not part of the input.
+    pub is_placed: bool,
     /// Index of its id in the tokens; `None` without a placeholder or a tokenizer.
     pub position: Option<usize>,
+    /// What the model makes of it, once its size is known.
+    pub plan: Option<Plan>,
 }
 
 impl Recipe {
@@ -137,61 +144,63 @@ impl Recipe {
         let settings = self.settings_with(options_json.unwrap_or(""))?;
         let value = request::parse(json)?;
         let body = Body::read(protocol, &value, &settings)?;
-        let encoding = self.models.resolve(body.model(), protocol)?;
+        let encoding = match body.encoding() {
+            Some(encoding) => encoding,
+            None => self.models.resolve(body.model(), protocol)?,
+        };
         let context = Context {
             settings: &settings,
             encoding,
         };
         let converted = body.convert(context)?;
-        self.finish(protocol, body.model(), encoding, converted, settings)
+        self.finish(protocol, &body, encoding, converted, settings)
     }
 
     /// Renders, tokenises and resolves the budget.
     fn finish(
         &self,
         protocol: Protocol,
-        model: &str,
+        body: &Body<'_>,
         encoding: Encoding,
         mut converted: Converted,
         settings: Arc<Settings>,
     ) -> Result<Prepared, Error> {
-        if settings.task.is_some_and(|task| task != Task::Action) {
-            // These answers are a line of content, right after their token.
-            converted.parsing.thinking_initial_stage = None;
+        let mut options = settings.render_options();
+        options.task = body.task().or(options.task);
+        let fim = body.fim();
+        let rendered = match &fim {
+            Some(fim) => render_fim(fim, &options.special_tokens),
+            None => render_with(encoding, &converted.conversation, &options)?,
+        };
+        if let Some(task) = rendered.task {
+            converted.parsing.starts_in_tool_calls = false;
+            if task != Task::Action {
+                // These answers are a line of content, right after their token.
+                converted.parsing.thinking_initial_stage = None;
+            }
         }
         settings.parsing.apply(&mut converted.parsing);
-        let options = settings.render_options();
-        let rendered = render_with(encoding, &converted.conversation, &options)?;
         let tokens = match &self.tokenizer {
             Some(tokenizer) => {
                 tokenizer.encode(&rendered.prompt.text, &rendered.prompt.special_ranges)?
             }
             None => Vec::new(),
         };
-        let images = match &self.tokenizer {
-            Some(tokenizer) if !rendered.images.is_empty() => {
-                // Text never yields an added token, so the ids that are one are the special ranges.
-                let special: Vec<usize> = (0..tokens.len())
-                    .filter(|at| tokenizer.is_added(tokens[*at]))
-                    .collect();
-                place(&rendered.images, |range| special.get(range).copied())
-            }
-            _ => place(&rendered.images, |_| None),
-        };
+        let images = self.images(&rendered.images, &tokens, &settings.image)?;
         let prompt = rendered.prompt;
-        let prompt_tokens = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
         let max_tokens = resolve_max_tokens(
             converted.conversation.thinking_mode,
             converted.conversation.reasoning_effort,
             converted.inference.max_tokens,
-            prompt_tokens,
+            positions(&tokens, &images),
             self.max_context,
         )?;
         Ok(Prepared {
             protocol,
-            model: model.to_owned(),
+            model: body.model().to_owned(),
             encoding,
             conversation: converted.conversation,
+            fim,
             inference: converted.inference,
             parsing: converted.parsing,
             response: converted.response,
@@ -204,6 +213,46 @@ impl Recipe {
             settings,
             tokenizer: self.tokenizer.clone(),
         })
+    }
+
+    /// The images of a prompt, their places among its ids, and what the host knows of their sizes.
+    fn images(
+        &self,
+        placed: &[PlacedImage<'_>],
+        tokens: &[u32],
+        options: &ImageOptions,
+    ) -> Result<Vec<PreparedImage>, Error> {
+        if let Some(more) = options.sizes.get(placed.len()..).filter(|m| !m.is_empty()) {
+            let (images, sizes) = (placed.len(), placed.len() + more.len());
+            return Err(settings::wrong(
+                &format!("image_sizes[{images}]"),
+                format!("there are {sizes} sizes for {images} images"),
+            ));
+        }
+        // Text never yields an added token, so the ids that are one are the special ranges.
+        let special: Vec<usize> = match &self.tokenizer {
+            Some(tokenizer) if !placed.is_empty() => (0..tokens.len())
+                .filter(|at| tokenizer.is_added(tokens[*at]))
+                .collect(),
+            _ => Vec::new(),
+        };
+        let image = |(at, image): (usize, &PlacedImage<'_>)| {
+            let size = options.sizes.get(at).copied().flatten();
+            let plan = size
+                .map(|size| Plan::of(size, image.source.detail, placed.len(), options))
+                .transpose()
+                .map_err(|refusal| match refusal {
+                    Refusal::Unsettled(..) => Error::new(Stage::Internal, "", refusal.to_string()),
+                    _ => settings::wrong(&format!("image_sizes[{at}]"), refusal),
+                })?;
+            Ok(PreparedImage {
+                source: image.source.clone(),
+                is_placed: image.range.is_some(),
+                position: image.range.and_then(|range| special.get(range).copied()),
+                plan,
+            })
+        };
+        placed.iter().enumerate().map(image).collect()
     }
 
     /// The recipe's settings with those of one request applied.
@@ -219,6 +268,11 @@ impl Recipe {
 }
 
 impl Prepared {
+    /// Positions of the input: the ids of the prompt, each image at its full length once its size is known.
+    pub fn prompt_tokens(&self) -> u32 {
+        positions(&self.tokens, &self.images)
+    }
+
     /// The output budget in a context of `context` positions, where that is less than the recipe's own: as
     /// requested, or the default as far as there is room.
     pub fn max_tokens_within(&self, context: u32) -> Result<u32, Error> {
@@ -226,7 +280,7 @@ impl Prepared {
             self.conversation.thinking_mode,
             self.conversation.reasoning_effort,
             self.inference.max_tokens,
-            u32::try_from(self.tokens.len()).unwrap_or(u32::MAX),
+            self.prompt_tokens(),
             self.context_limit.min(context),
         )
     }
@@ -242,15 +296,13 @@ impl Prepared {
     }
 }
 
-fn place(
-    images: &[super::encoding::PlacedImage<'_>],
-    position: impl Fn(usize) -> Option<usize>,
-) -> Vec<PreparedImage> {
-    let images = images.iter().map(|image| PreparedImage {
-        source: image.source.clone(),
-        position: image.range.and_then(&position),
-    });
-    images.collect()
+/// Positions of an input. An image whose size is not known counts as the one id it has.
+fn positions(tokens: &[u32], images: &[PreparedImage]) -> u32 {
+    let known = images.iter().filter(|image| image.position.is_some());
+    let more = known
+        .filter_map(|image| image.plan)
+        .map(|plan| plan.token_count() as usize - 1);
+    u32::try_from(tokens.len().saturating_add(more.sum())).unwrap_or(u32::MAX)
 }
 
 /// How a tokenizer file spells the image token of V4.1: the text of its id there, or in vocabularies with

@@ -211,6 +211,18 @@ pub struct ImageOptions {
     pub decode_ms: u32,
 }
 
+impl ImageOptions {
+    /// Longest side of an image in a request of `images` images.
+    pub fn side_limit(&self, images: usize) -> u32 {
+        let few = u32::try_from(images).is_ok_and(|images| images < self.many);
+        if few {
+            self.max_side
+        } else {
+            self.max_side_many
+        }
+    }
+}
+
 impl Default for ImageOptions {
     fn default() -> Self {
         Self {
@@ -622,24 +634,28 @@ impl Key<'_> {
     }
 
     fn sizes(&self) -> Result<Vec<Option<(u32, u32)>>, Error> {
-        let expected = || self.wrong("expected an array of null and [width, height]");
+        let list = self
+            .value
+            .as_array()
+            .ok_or_else(|| self.wrong("expected an array of null and [width, height]"))?;
         let side = |value: &Value| {
             let side = value.as_u64().filter(|side| *side > 0);
             side.and_then(|side| u32::try_from(side).ok())
         };
-        let size = |value: &Value| match value {
-            Value::Null => Some(None),
-            Value::Array(pair) => match pair.as_slice() {
-                [width, height] => Some(Some((side(width)?, side(height)?))),
-                _ => None,
-            },
+        let size = |value: &Value| match value.as_array()?.as_slice() {
+            [width, height] => Some((side(width)?, side(height)?)),
             _ => None,
         };
-        let list = self.value.as_array().ok_or_else(expected)?;
-        list.iter()
-            .map(size)
-            .collect::<Option<_>>()
-            .ok_or_else(expected)
+        let read = |(at, value): (usize, &Value)| {
+            if value.is_null() {
+                return Ok(None);
+            }
+            size(value).map(Some).ok_or_else(|| {
+                let name = &format!("{}[{at}]", self.name);
+                Key { name, value }.wrong("expected null or [width, height] in pixels")
+            })
+        };
+        list.iter().enumerate().map(read).collect()
     }
 
     fn ports(&self) -> Result<Vec<RangeInclusive<u16>>, Error> {

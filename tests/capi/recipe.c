@@ -51,6 +51,33 @@ static void good(void) {
   fathom_prepared_free(p);
 }
 
+/* A conversation given directly, with an image whose size is known. */
+static void conversation(void) {
+  fathom_prepared *p = NULL;
+  fathom_error *err = NULL;
+  const char *json = "{\"encoding\":\"v4.1\",\"messages\":[{\"role\":\"user\",\"content\":\"<\uFF5Cimage\uFF5C>\","
+                     "\"image_sources\":[{\"kind\":\"url\",\"url\":\"https://e.test/1.png\"}]}]}";
+  const char *options = "{\"image_sizes\":[[1920,1080]]}", *wrong = "{\"image_sizes\":[[1920,0]]}";
+  CHECK_OK(fathom_prepare_with(r, FATHOM_PROTOCOL_CONVERSATION, json, strlen(json), options, strlen(options), &p, &err),
+           err);
+  fathom_prepared_info info = {.struct_size = sizeof info};
+  CHECK_STATUS(fathom_prepared_info_get(p, &info), FATHOM_OK);
+  CHECK(info.protocol == FATHOM_PROTOCOL_CONVERSATION && strcmp(info.model, "v4.1") == 0);
+  const uint32_t *tokens;
+  size_t count;
+  CHECK_STATUS(fathom_prepared_tokens(p, &tokens, &count), FATHOM_OK);
+  CHECK(info.image_count == 1 && info.pending_images == 1 && info.token_count == count + 967);
+  fathom_parser *s = NULL;
+  CHECK_STATUS(fathom_parser_new(p, &s, NULL), FATHOM_ERR_UNSUPPORTED);
+  CHECK(s == NULL);
+  fathom_prepared_free(p);
+  CHECK_PARAM(fathom_prepare_with(r, FATHOM_PROTOCOL_CONVERSATION, json, strlen(json), wrong, strlen(wrong), &p, &err),
+              BAD, "image_sizes[0]");
+  json = "{\"encoding\":\"v4.1\",\"mesages\":[]}";
+  CHECK_PARAM(fathom_prepare(r, FATHOM_PROTOCOL_CONVERSATION, json, strlen(json), &p, &err), FATHOM_ERR_INVALID_JSON,
+              "mesages");
+}
+
 static void refused(void) {
   fathom_prepared *p = (void *)1;
   fathom_error *err = NULL;
@@ -162,6 +189,7 @@ int main(int argc, char **argv) {
   model = argv[1];
   r = open_recipe(model, NULL);
   good();
+  conversation();
   refused();
   without_tokenizer();
   tokenizers();

@@ -4,6 +4,7 @@
 //! conversation is not copied: a version arranges references to its parts, then writes once. Cost is linear
 //! in the length of the prompt.
 
+mod fim;
 mod special;
 mod tools;
 mod v4;
@@ -13,6 +14,7 @@ mod writer;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+pub use self::fim::render_fim;
 pub use self::special::{GROUNDING, SpecialToken, SpecialTokens};
 pub use self::writer::PlacedImage;
 
@@ -139,6 +141,8 @@ pub struct Rendered<'a> {
     pub prompt: Prompt,
     /// Images of the conversation, in the order of the prompt.
     pub images: Vec<PlacedImage<'a>>,
+    /// The quick instruction that the answer to come follows, if any.
+    pub task: Option<Task>,
 }
 
 /// Renders `conversation` for a model of `encoding`, with the default options.
@@ -152,11 +156,10 @@ pub fn render_with<'a>(
     conversation: &'a Conversation,
     options: &RenderOptions<'a>,
 ) -> Result<Rendered<'a>, Error> {
-    let (prompt, images) = match encoding {
-        Encoding::V4 => v4::render(conversation, options)?,
-        Encoding::V41 => v41::render(conversation, options),
-    };
-    Ok(Rendered { prompt, images })
+    match encoding {
+        Encoding::V4 => v4::render(conversation, options),
+        Encoding::V41 => Ok(v41::render(conversation, options)),
+    }
 }
 
 /// A message in the place a version gave it.
@@ -255,24 +258,40 @@ fn shows_tools(conversation: &Conversation) -> bool {
     conversation.tool_choice != ToolChoice::None && !conversation.tools.is_empty()
 }
 
-/// What follows the last message: the header of the answer, unless the last message is to be continued,
-/// and the opening of the calls that are required.
+/// The turn that a quick instruction asks for: the first answer to the last user turn. It may be still to come,
+/// and is then the end of `turns`.
+fn task_answer(turns: &[Turn<'_>]) -> usize {
+    let is_user = |turn: &Turn<'_>| matches!(turn, Turn::User(_) | Turn::Tool(..));
+    let is_answer = |turn: &Turn<'_>| matches!(turn, Turn::Assistant(_));
+    turns
+        .iter()
+        .rposition(is_user)
+        .and_then(|user| Some(user + turns[user..].iter().position(is_answer)?))
+        .unwrap_or(turns.len())
+}
+
+/// Writes what follows the last message: the header of the answer, unless the last message is to be continued,
+/// and the opening of the calls that are required. Returns the quick instruction that the answer follows.
 fn write_end(
     out: &mut Writer<'_>,
     conversation: &Conversation,
     options: &RenderOptions<'_>,
     markup: &Markup,
-    continues_prefix: bool,
-) {
+    turns: &[Turn<'_>],
+) -> Option<Task> {
+    let continues_prefix = matches!(turns.last(), Some(Turn::Assistant(message)) if message.prefix);
+    let begins = turns.len() - usize::from(continues_prefix);
+    let task = options.task.filter(|_| task_answer(turns) == begins);
     if !continues_prefix {
-        write_header(out, conversation, options.task);
+        write_header(out, conversation, task);
     }
     let opens_calls = conversation.tool_choice == ToolChoice::Required
         && shows_tools(conversation)
         && !(options.thinking_tool_choice && conversation.thinking_mode);
-    if opens_calls && options.task.is_none() {
+    if opens_calls && task.is_none() {
         markup.open_block(out);
     }
+    task
 }
 
 /// The header of an answer that is still to be written.

@@ -10,10 +10,10 @@ use super::special::SpecialToken::{
 };
 use super::tools::{Markup, RESPONSE_FORMAT, STRICTLY_FOLLOW};
 use super::{
-    Assistant, Content, PlacedImage, RenderOptions, Turn, Writer, append, expected_length,
-    shows_tools, sort_results_by_call, write_end, write_header,
+    Assistant, Content, RenderOptions, Rendered, Turn, Writer, append, expected_length,
+    shows_tools, sort_results_by_call, task_answer, write_end, write_header,
 };
-use crate::recipe::conversation::{Conversation, Prompt, ReasoningEffort, ResponseFormat};
+use crate::recipe::conversation::{Conversation, ReasoningEffort, ResponseFormat};
 use crate::recipe::error::{Error, Stage};
 use crate::recipe::json::{self, Style};
 
@@ -26,7 +26,7 @@ const JSON_OBJECT: &str = "You are a helpful assistant designed to output JSON.\
 pub(super) fn render<'a>(
     conversation: &'a Conversation,
     options: &RenderOptions<'a>,
-) -> Result<(Prompt, Vec<PlacedImage<'a>>), Error> {
+) -> Result<Rendered<'a>, Error> {
     let markup = Markup {
         block: "tool_calls",
         call: "invoke",
@@ -46,9 +46,7 @@ pub(super) fn render<'a>(
     }
     write_systems(&mut out, conversation, &systems, &markup);
 
-    let last_user = turns
-        .iter()
-        .rposition(|turn| matches!(turn, Turn::User(_) | Turn::Tool(..)));
+    let task_answer = task_answer(&turns);
     let mut previous: Option<&Turn<'_>> = None;
     for (at, turn) in turns.iter().enumerate() {
         match turn {
@@ -83,8 +81,7 @@ pub(super) fn render<'a>(
                 out.text(text);
             }
             Turn::Assistant(message) => {
-                let answers_task = last_user.is_some_and(|user| user + 1 == at);
-                if let Some(task) = options.task.filter(|_| answers_task) {
+                if let Some(task) = options.task.filter(|_| at == task_answer) {
                     write_header(&mut out, conversation, Some(task));
                 } else {
                     write_opening(&mut out, conversation, message);
@@ -100,9 +97,13 @@ pub(super) fn render<'a>(
         }
         previous = Some(turn);
     }
-    let continues_prefix = matches!(turns.last(), Some(Turn::Assistant(message)) if message.prefix);
-    write_end(&mut out, conversation, options, &markup, continues_prefix);
-    Ok(out.finish())
+    let task = write_end(&mut out, conversation, options, &markup, &turns);
+    let (prompt, images) = out.finish();
+    Ok(Rendered {
+        prompt,
+        images,
+        task,
+    })
 }
 
 /// System messages, which go first, and the other messages in the order and grouping of the template.

@@ -8,12 +8,10 @@ use super::special::SpecialToken::{
 };
 use super::tools::{Markup, RESPONSE_FORMAT, STRICTLY_FOLLOW};
 use super::{
-    Assistant, PlacedImage, RenderOptions, Turn, Writer, append, expected_length, shows_tools,
-    sort_results_by_call, write_end, write_header,
+    Assistant, RenderOptions, Rendered, Turn, Writer, append, expected_length, shows_tools,
+    sort_results_by_call, task_answer, write_end, write_header,
 };
-use crate::recipe::conversation::{
-    Conversation, Prompt, ReasoningEffort, ResponseFormat, ToolDefinition,
-};
+use crate::recipe::conversation::{Conversation, ReasoningEffort, ResponseFormat, ToolDefinition};
 use crate::recipe::json::{self, Style};
 
 const MARKUP: Markup = Markup {
@@ -27,7 +25,7 @@ const MARKUP: Markup = Markup {
 pub(super) fn render<'a>(
     conversation: &'a Conversation,
     options: &RenderOptions<'a>,
-) -> (Prompt, Vec<PlacedImage<'a>>) {
+) -> Rendered<'a> {
     let turns = arrange(conversation, options);
     let mut out = Writer::new(options.special_tokens, expected_length(conversation));
     let has_extras = shows_tools(conversation)
@@ -53,9 +51,7 @@ pub(super) fn render<'a>(
     if inserted {
         write_extras(&mut out, conversation);
     }
-    let last_user = turns
-        .iter()
-        .rposition(|turn| matches!(turn, Turn::User(_) | Turn::Tool(..)));
+    let task_answer = task_answer(&turns);
     let mut continues_user = false;
     for (at, turn) in turns.iter().enumerate() {
         match turn {
@@ -92,8 +88,7 @@ pub(super) fn render<'a>(
                 out.text(text);
             }
             Turn::Assistant(message) => {
-                let answers_task = last_user.is_some_and(|user| user + 1 == at);
-                if let Some(task) = options.task.filter(|_| answers_task) {
+                if let Some(task) = options.task.filter(|_| at == task_answer) {
                     write_header(&mut out, conversation, Some(task));
                 } else {
                     let leading = at == 0 && !inserted;
@@ -112,9 +107,13 @@ pub(super) fn render<'a>(
         }
         continues_user = matches!(turn, Turn::User(_) | Turn::Tool(..));
     }
-    let continues_prefix = matches!(turns.last(), Some(Turn::Assistant(message)) if message.prefix);
-    write_end(&mut out, conversation, options, &MARKUP, continues_prefix);
-    out.finish()
+    let task = write_end(&mut out, conversation, options, &MARKUP, &turns);
+    let (prompt, images) = out.finish();
+    Rendered {
+        prompt,
+        images,
+        task,
+    }
 }
 
 /// Messages in the order and grouping of the template.

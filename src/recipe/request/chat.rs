@@ -12,7 +12,7 @@ use super::{Context, Converted, refused, thinking};
 use crate::recipe::conversation::{Conversation, InputMessage, ResponseFormat, ToolChoice};
 use crate::recipe::error::Error;
 use crate::recipe::json::{Json, JsonText};
-use crate::recipe::options::{ParsingOptions, ResponseOptions, ThinkingStage};
+use crate::recipe::options::{ParsingOptions, ResponseOptions};
 use crate::recipe::settings::Settings;
 
 use self::shape::{Format, Request, Stop};
@@ -157,7 +157,7 @@ pub(in crate::recipe) fn convert(
             parse_tool_calls,
             starts_in_tool_calls: opens_calls,
             parse_json_output: format.shown == ResponseFormat::JsonObject,
-            thinking_initial_stage: mode.thinking.then(|| initial_stage(&messages)),
+            thinking_initial_stage: mode.thinking.then(|| thinking::initial_stage(&messages)),
             stop_sequences,
         },
         conversation: Conversation {
@@ -287,26 +287,6 @@ fn max_tokens(request: &Request<'_>) -> Result<Option<u32>, Error> {
             format!("max_tokens {old} and max_completion_tokens {new} are different"),
         )),
         (old, new) => Ok(old.or(new)),
-    }
-}
-
-/// Where the output of a thinking model begins.
-fn initial_stage(messages: &[InputMessage]) -> ThinkingStage {
-    let Some(InputMessage::Assistant {
-        content,
-        reasoning_content,
-        prefix: true,
-        ..
-    }) = messages.last()
-    else {
-        return ThinkingStage::ReasoningStart;
-    };
-    if !content.is_empty() {
-        return ThinkingStage::ContentContinuation;
-    }
-    match reasoning_content {
-        Some(reasoning) if !reasoning.is_empty() => ThinkingStage::ReasoningContinuation,
-        _ => ThinkingStage::ReasoningStart,
     }
 }
 

@@ -118,6 +118,33 @@ fn is_forgiving_base64(bytes: impl Iterator<Item = u8>) -> bool {
     digits % 4 != 1 && (padding == 0 || (padding <= 2 && (digits + padding).is_multiple_of(4)))
 }
 
+/// The bytes of base64 text; `None` if it is none.
+pub(super) fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    if !is_forgiving_base64(text.bytes()) {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
+    let (mut buffer, mut bits) = (0u32, 0);
+    for byte in text.bytes() {
+        let digit = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            _ => continue,
+        };
+        buffer = buffer << 6 | u32::from(digit);
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            let [.., byte] = (buffer >> bits).to_be_bytes();
+            bytes.push(byte);
+        }
+    }
+    Some(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +164,22 @@ mod tests {
         assert_eq!(decodes("data:image/png;base64"), None);
         assert_eq!(decodes("date:,"), None);
         assert_eq!(decodes("dat\u{e9}:,"), None);
+    }
+
+    #[test]
+    fn base64_is_decoded_with_and_without_padding() {
+        for (text, bytes) in [
+            ("", &[][..]),
+            ("aGk=", b"hi"),
+            (" aG\nk", b"hi"),
+            ("AP+/", &[0, 255, 191]),
+            ("/w==", &[255]),
+        ] {
+            assert_eq!(decode_base64(text).as_deref(), Some(bytes), "{text}");
+        }
+        for text in ["a", "aGk==", "aG-_", "a=Gk"] {
+            assert_eq!(decode_base64(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! and effort, sampling, tools, schemas, images.
 
 mod chat;
+mod conversation;
 mod image;
 mod read;
 mod sampling;
@@ -14,8 +15,8 @@ mod thinking;
 mod tools;
 mod warnings;
 
-use super::conversation::Conversation;
-use super::encoding::Encoding;
+use super::conversation::{Conversation, Fim};
+use super::encoding::{Encoding, Task};
 use super::error::{Error, Stage};
 use super::json::{self, Json};
 use super::options::{InferenceOptions, ParsingOptions, Protocol, ResponseOptions, Warning};
@@ -46,8 +47,13 @@ pub(super) struct Context<'a> {
 }
 
 /// A body whose shape is right, by its protocol.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lives on the stack while its request is prepared"
+)]
 pub(super) enum Body<'v> {
     Chat(chat::Body<'v>),
+    Conversation(conversation::Body<'v>),
 }
 
 impl<'v> Body<'v> {
@@ -59,6 +65,7 @@ impl<'v> Body<'v> {
     ) -> Result<Self, Error> {
         match protocol {
             Protocol::ChatCompletions => chat::read(value, settings).map(Self::Chat),
+            Protocol::Conversation => conversation::read(value).map(Self::Conversation),
             other => {
                 let message = format!("requests of the protocol {other:?} are not supported yet");
                 Err(Error::new(Stage::Unsupported, "", message))
@@ -70,6 +77,31 @@ impl<'v> Body<'v> {
     pub(super) fn model(&self) -> &'v str {
         match self {
             Self::Chat(body) => body.model,
+            Self::Conversation(body) => body.model,
+        }
+    }
+
+    /// The template, where the request names it itself.
+    pub(super) fn encoding(&self) -> Option<Encoding> {
+        match self {
+            Self::Conversation(body) => body.encoding,
+            Self::Chat(_) => None,
+        }
+    }
+
+    /// The quick instruction of the request, which wins over the host's default.
+    pub(super) fn task(&self) -> Option<Task> {
+        match self {
+            Self::Conversation(body) => body.task,
+            Self::Chat(_) => None,
+        }
+    }
+
+    /// Text with a gap, in place of messages.
+    pub(super) fn fim(&self) -> Option<Fim> {
+        match self {
+            Self::Conversation(body) => body.fim(),
+            Self::Chat(_) => None,
         }
     }
 
@@ -77,6 +109,7 @@ impl<'v> Body<'v> {
     pub(super) fn convert(&self, context: Context<'_>) -> Result<Converted, Error> {
         match self {
             Self::Chat(body) => chat::convert(context, body),
+            Self::Conversation(body) => conversation::convert(context, body),
         }
     }
 }

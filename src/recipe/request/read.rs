@@ -120,6 +120,18 @@ impl<'v> Node<'v, '_> {
         self.optional(key)?.map(read).transpose()
     }
 
+    /// Refuses keys other than `known`, for input in which a misspelt key must be seen.
+    pub(super) fn only(&self, known: &[&str]) -> Result<(), Error> {
+        let Some(key) = self.object()?.keys().find(|key| !known.contains(key)) else {
+            return Ok(());
+        };
+        let mut error = self.wrong(&format!("unknown field {key:?}"));
+        let step = Step::Key(key);
+        let parent = Some(&self.path);
+        error.param = Path { parent, step }.to_string();
+        Err(error)
+    }
+
     /// What `read` makes of each item of an array.
     pub(super) fn list<T>(
         &self,

@@ -81,7 +81,8 @@ impl Sampling {
         Ok(inference)
     }
 
-    fn check(&self, context: Context<'_>, thinking: bool) -> Result<(), Error> {
+    /// Checks the fields, in the order of the official API.
+    pub(super) fn check(&self, context: Context<'_>, thinking: bool) -> Result<(), Error> {
         let settings = context.settings;
         let most = settings.max_choices;
         if self.choices.is_some_and(|n| n == 0 || n > most) {

@@ -5,6 +5,7 @@ use super::{Context, refused};
 use crate::recipe::conversation::{InputMessage, ReasoningEffort, ToolCall};
 use crate::recipe::encoding::Encoding;
 use crate::recipe::error::{Error, Stage};
+use crate::recipe::options::ThinkingStage;
 use crate::recipe::settings::{Effort, Settings};
 
 /// `thinking` of a request.
@@ -68,25 +69,17 @@ pub(super) fn mode(
     let requested = match effort {
         None => None,
         Some(EffortField::Named(effort)) => Some(effort),
-        Some(EffortField::Number(number)) => Some(percent(context, number, param)?),
+        Some(EffortField::Number(number)) => Some(Effort::On(percent(context, number, param)?)),
     };
-    if let Some(Effort::On(ReasoningEffort::Percent(_))) = settings.effort
-        && context.encoding == Encoding::V4
-    {
-        return Err(Error::new(
-            Stage::Option,
-            "effort",
-            "option \"effort\": V4 models take the names only, not a number",
-        ));
-    }
+    let host = host_effort(context)?;
     // The host's effort decides alone; else an explicit switch wins over what the effort implies.
-    let on = match (settings.effort, thinking, requested) {
+    let on = match (host, thinking, requested) {
         (Some(effort), _, _) => effort != Effort::Off,
         (None, Some(thinking), _) => thinking.enabled,
         (None, None, Some(effort)) => effort != Effort::Off,
         (None, None, None) => settings.default_thinking_mode,
     };
-    let effort = match settings.effort.or(requested) {
+    let effort = match host.or(requested) {
         Some(Effort::On(effort)) => effort,
         // Thinking in spite of `none` is thinking of the usual effort.
         Some(Effort::Off) => ReasoningEffort::High,
@@ -98,7 +91,27 @@ pub(super) fn mode(
     })
 }
 
-fn percent(context: Context<'_>, number: i64, param: &str) -> Result<Effort, Error> {
+/// The effort that the host sets, if any; it wins over the request.
+pub(super) fn host_effort(context: Context<'_>) -> Result<Option<Effort>, Error> {
+    let effort = context.settings.effort;
+    if let Some(Effort::On(ReasoningEffort::Percent(_))) = effort
+        && context.encoding == Encoding::V4
+    {
+        return Err(Error::new(
+            Stage::Option,
+            "effort",
+            "option \"effort\": V4 models take the names only, not a number",
+        ));
+    }
+    Ok(effort)
+}
+
+/// An effort that is a number. `param` is its path.
+pub(super) fn percent(
+    context: Context<'_>,
+    number: i64,
+    param: &str,
+) -> Result<ReasoningEffort, Error> {
     if context.encoding == Encoding::V4 {
         let message = "Invalid reasoning_effort value, numbers are not supported by this model";
         return Err(refused(param, message));
@@ -106,7 +119,7 @@ fn percent(context: Context<'_>, number: i64, param: &str) -> Result<Effort, Err
     u8::try_from(number)
         .ok()
         .filter(|percent| (1..=100).contains(percent))
-        .map(|percent| Effort::On(ReasoningEffort::Percent(percent)))
+        .map(ReasoningEffort::Percent)
         .ok_or_else(|| {
             let message =
                 "Invalid reasoning_effort value, the valid range of reasoning_effort is [1, 100]";
@@ -166,6 +179,26 @@ fn says_no_reasoning(call: &ToolCall) -> bool {
         id.len() > longer && id.get(range) == Some(mark)
     };
     id.is_ascii() && (marked(8..11, b"ET_", 10) || marked(6..8, b"ET", 7))
+}
+
+/// Where the output of a thinking model begins.
+pub(super) fn initial_stage(messages: &[InputMessage]) -> ThinkingStage {
+    let Some(InputMessage::Assistant {
+        content,
+        reasoning_content,
+        prefix: true,
+        ..
+    }) = messages.last()
+    else {
+        return ThinkingStage::ReasoningStart;
+    };
+    if !content.is_empty() {
+        return ThinkingStage::ContentContinuation;
+    }
+    match reasoning_content {
+        Some(reasoning) if !reasoning.is_empty() => ThinkingStage::ReasoningContinuation,
+        _ => ThinkingStage::ReasoningStart,
+    }
 }
 
 #[cfg(test)]
