@@ -7,7 +7,7 @@
 use serde_json::Value;
 use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
 
-use super::unicode::{self, Classes};
+use super::unicode::{CJK, Classes, LETTER, MARK, NUMBER, SPACE, SYMBOL};
 
 /// The expressions of the V4 file, in its order.
 const V4_PATTERNS: [&str; 3] = [
@@ -102,116 +102,158 @@ fn maps_bytes(field: &Value) -> bool {
 /// match of a later stage crosses the border of an earlier one.
 fn v4(text: &str, mut piece: impl FnMut(&str)) {
     let classes = Classes::shared();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let class = classes.of(first);
-        if class & unicode::NUMBER != 0 {
-            let end = rest
-                .char_indices()
-                .take(4)
-                .enumerate()
-                .find(|(count, (_, c))| *count == 3 || classes.of(*c) & unicode::NUMBER == 0)
-                .map_or(rest.len(), |(_, (at, _))| at);
-            let (digits, after) = rest.split_at(end);
-            piece(digits);
-            rest = after;
-            continue;
+    let mut at = 0;
+    while at < text.len() {
+        let (class, length) = classes.at(text, at);
+        if class & NUMBER != 0 {
+            let start = at;
+            at += length;
+            for _ in 1..3 {
+                let (class, length) = classes.at(text, at);
+                if class & NUMBER == 0 {
+                    break;
+                }
+                at += length;
+            }
+            piece(&text[start..at]);
+        } else {
+            let run = Run {
+                classes,
+                text,
+                kind: class & CJK,
+            };
+            at = run.cut(at, &mut piece);
         }
-        let kind = class & (unicode::NUMBER | unicode::CJK);
-        let end = rest
-            .char_indices()
-            .find(|(_, c)| classes.of(*c) & (unicode::NUMBER | unicode::CJK) != kind)
-            .map_or(rest.len(), |(at, _)| at);
-        let (run, after) = rest.split_at(end);
-        stage3(classes, run, &mut piece);
-        rest = after;
     }
 }
 
-/// Cuts `run` with the third expression: matches and what lies between them are pieces.
-fn stage3(classes: &Classes, run: &str, piece: &mut impl FnMut(&str)) {
-    let mut at = 0;
-    let mut unmatched = 0;
-    while at < run.len() {
-        let here = &run[at..];
-        match matched(classes, here) {
-            0 => at += here.chars().next().map_or(1, char::len_utf8),
-            length => {
-                if unmatched < at {
-                    piece(&run[unmatched..at]);
-                }
-                piece(&here[..length]);
+/// Letters and marks.
+const WORD: u8 = LETTER | MARK;
+
+/// Characters of one kind, ideographs and kana or neither, up to the first of another kind or a number.
+struct Run<'t> {
+    classes: &'static Classes,
+    text: &'t str,
+    /// `CJK` or 0.
+    kind: u8,
+}
+
+impl Run<'_> {
+    /// Class and length of the character at `at`; class 0 and length 0 at the end of the run.
+    #[inline]
+    fn class(&self, at: usize) -> (u8, usize) {
+        let (class, length) = self.classes.at(self.text, at);
+        if class & (NUMBER | CJK) == self.kind {
+            (class, length)
+        } else {
+            (0, 0)
+        }
+    }
+
+    /// The end of the characters from `at` on that have one of the classes `any`.
+    #[inline]
+    fn end_of(&self, mut at: usize, any: u8) -> usize {
+        loop {
+            let (class, length) = self.class(at);
+            if class & any == 0 {
+                return at;
+            }
+            at += length;
+        }
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        self.text.as_bytes().get(at).copied().unwrap_or(0)
+    }
+
+    /// Cuts the run that begins at `start` with the third expression and gives its end: matches and what lies
+    /// between them are pieces.
+    fn cut(&self, start: usize, piece: &mut impl FnMut(&str)) -> usize {
+        let mut at = start;
+        let mut unmatched = start;
+        loop {
+            let (class, length) = self.class(at);
+            let end = if length == 0 {
+                at
+            } else {
+                self.matched(at, class, length)
+            };
+            if length != 0 && end == at {
                 at += length;
-                unmatched = at;
+                continue;
+            }
+            if unmatched < at {
+                piece(&self.text[unmatched..at]);
+            }
+            if length == 0 {
+                return at;
+            }
+            piece(&self.text[at..end]);
+            at = end;
+            unmatched = end;
+        }
+    }
+
+    /// The end of the match that begins at `at`, where a character of `class` and `length` stands; `at` for
+    /// none. The alternatives are tried in their order.
+    #[inline]
+    fn matched(&self, at: usize, class: u8, length: usize) -> usize {
+        if class & WORD != 0 {
+            return self.end_of(at, WORD);
+        }
+        let first = self.byte(at);
+        let after = at + length;
+        // Ascii punctuation and the ascii letters behind it.
+        if first.is_ascii_punctuation() {
+            let letters = self.text.as_bytes()[after..].iter();
+            let letters = letters
+                .take_while(|byte| byte.is_ascii_alphabetic())
+                .count();
+            if letters > 0 && self.kind == 0 {
+                return after + letters;
             }
         }
-    }
-    if unmatched < run.len() {
-        piece(&run[unmatched..]);
-    }
-}
-
-/// Length of the match at the start of `here`, 0 for none. The alternatives are tried in their order.
-fn matched(classes: &Classes, here: &str) -> usize {
-    let mut chars = here.chars();
-    let Some(first) = chars.next() else { return 0 };
-    let class = classes.of(first);
-    let second = chars.next().map_or(0, |c| classes.of(c));
-    let after_first = first.len_utf8();
-
-    // Ascii punctuation and the ascii letters behind it.
-    if first.is_ascii_punctuation() {
-        let letters = leading(&here[1..], |c| c.is_ascii_alphabetic());
-        if letters > 0 {
-            return 1 + letters;
+        // Letters and marks, with at most one character before them that is none of: letter, punctuation,
+        // symbol, CR, LF.
+        let (second, _) = self.class(after);
+        if class & SYMBOL == 0 && !is_line_break(first) && second & WORD != 0 {
+            return self.end_of(after, WORD);
         }
+        // Punctuation and symbols, with a space before and line breaks behind.
+        if class & SYMBOL != 0 || (first == b' ' && second & SYMBOL != 0) {
+            let mut end = self.end_of(after, SYMBOL);
+            while self.kind == 0 && is_line_break(self.byte(end)) {
+                end += 1;
+            }
+            return end;
+        }
+        // White space: up to its last line break; else all of it at the end of the run; else all but the
+        // last character, which goes with the word that follows.
+        if class & SPACE == 0 {
+            return at;
+        }
+        let (mut end, mut last, mut last_break) = (at, at, None);
+        loop {
+            let (class, length) = self.class(end);
+            if class & SPACE == 0 {
+                break;
+            }
+            if is_line_break(self.byte(end)) {
+                last_break = Some(end + 1);
+            }
+            last = end;
+            end += length;
+        }
+        if let Some(end) = last_break {
+            return end;
+        }
+        let ends_run = self.class(end).1 == 0;
+        if ends_run || last == at { end } else { last }
     }
-    // Letters and marks, with at most one character before them that is none of: letter, punctuation,
-    // symbol, CR, LF.
-    const WORD: u8 = unicode::LETTER | unicode::MARK;
-    let word = |text: &str| leading(text, |c| classes.of(c) & WORD != 0);
-    let may_precede = class & (unicode::LETTER | unicode::SYMBOL) == 0 && !is_line_break(first);
-    if may_precede && second & WORD != 0 {
-        return after_first + word(&here[after_first..]);
-    }
-    if class & WORD != 0 {
-        return word(here);
-    }
-    // Punctuation and symbols, with a space before and line breaks behind.
-    let symbols_at = if class & unicode::SYMBOL != 0 {
-        Some(0)
-    } else if first == ' ' && second & unicode::SYMBOL != 0 {
-        Some(1)
-    } else {
-        None
-    };
-    if let Some(start) = symbols_at {
-        let end = start + leading(&here[start..], |c| classes.of(c) & unicode::SYMBOL != 0);
-        return end + leading(&here[end..], is_line_break);
-    }
-    // White space: up to its last line break; else all of it at the end of the run; else all but the
-    // last character, which goes with the word that follows.
-    if class & unicode::SPACE == 0 {
-        return 0;
-    }
-    let space = leading(here, |c| classes.of(c) & unicode::SPACE != 0);
-    if let Some(last_break) = here[..space].rfind(is_line_break) {
-        return last_break + 1;
-    }
-    if space == here.len() {
-        return space;
-    }
-    let last = here[..space].chars().next_back().map_or(0, char::len_utf8);
-    if last < space { space - last } else { space }
 }
 
-/// Bytes at the start of `text` whose characters all satisfy `accept`.
-fn leading(text: &str, accept: impl Fn(char) -> bool) -> usize {
-    text.find(|c| !accept(c)).unwrap_or(text.len())
-}
-
-fn is_line_break(character: char) -> bool {
-    character == '\r' || character == '\n'
+fn is_line_break(byte: u8) -> bool {
+    byte == b'\r' || byte == b'\n'
 }
 
 #[cfg(test)]

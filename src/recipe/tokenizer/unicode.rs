@@ -27,6 +27,8 @@ const BLOCK: usize = 256;
 pub(super) struct Classes {
     blocks: Vec<[u8; BLOCK]>,
     index: Vec<u16>,
+    /// The first of them again, at hand.
+    ascii: [u8; 128],
 }
 
 impl Classes {
@@ -41,6 +43,23 @@ impl Classes {
     pub(super) fn of(&self, character: char) -> u8 {
         let code = character as usize;
         self.blocks[usize::from(self.index[code / BLOCK])][code % BLOCK]
+    }
+
+    /// The classes of the character of `text` that begins at `at`, and its length in bytes; 0 and 0 at the end.
+    #[inline]
+    pub(super) fn at(&self, text: &str, at: usize) -> (u8, usize) {
+        match text.as_bytes().get(at) {
+            None => (0, 0),
+            Some(byte) if byte.is_ascii() => (self.ascii[usize::from(*byte)], 1),
+            Some(_) => self.wide_at(text, at),
+        }
+    }
+
+    fn wide_at(&self, text: &str, at: usize) -> (u8, usize) {
+        match text[at..].chars().next() {
+            Some(character) => (self.of(character), character.len_utf8()),
+            None => (0, 0),
+        }
     }
 
     fn build() -> Self {
@@ -72,7 +91,15 @@ impl Classes {
                 u16::try_from(position).expect("4352 blocks at most")
             })
             .collect();
-        Self { blocks, index }
+        let ascii = flat
+            .first_chunk()
+            .copied()
+            .expect("characters begin with ascii");
+        Self {
+            blocks,
+            index,
+            ascii,
+        }
     }
 }
 
