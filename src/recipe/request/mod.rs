@@ -9,6 +9,7 @@ mod chat;
 mod content;
 mod image;
 mod read;
+mod responses;
 mod sampling;
 mod schema;
 mod thinking;
@@ -49,6 +50,7 @@ pub(super) struct Context<'a> {
 /// A body whose shape is right, by its protocol.
 pub(super) enum Body<'v> {
     Chat(chat::Body<'v>),
+    Responses(responses::Body<'v>),
 }
 
 impl<'v> Body<'v> {
@@ -60,6 +62,7 @@ impl<'v> Body<'v> {
     ) -> Result<Self, Error> {
         match protocol {
             Protocol::ChatCompletions => chat::read(value, settings).map(Self::Chat),
+            Protocol::Responses => responses::read(value, settings).map(Self::Responses),
             other => {
                 let message = format!("requests of the protocol {other:?} are not supported yet");
                 Err(Error::new(Stage::Unsupported, "", message))
@@ -71,6 +74,7 @@ impl<'v> Body<'v> {
     pub(super) fn model(&self) -> &'v str {
         match self {
             Self::Chat(body) => body.model,
+            Self::Responses(body) => body.model,
         }
     }
 
@@ -78,6 +82,7 @@ impl<'v> Body<'v> {
     pub(super) fn convert(&self, context: Context<'_>) -> Result<Converted, Error> {
         match self {
             Self::Chat(body) => chat::convert(context, body),
+            Self::Responses(body) => responses::convert(context, body),
         }
     }
 }

@@ -185,7 +185,7 @@ pub(super) fn introduce(messages: &mut Vec<InputMessage>, tools: &[ToolDefinitio
             .map(|tool| (*tool).clone())
             .collect();
         let kept = !definitions.is_empty() || !content.text.is_empty();
-        *mentioned = Some(definitions);
+        *mentioned = (!definitions.is_empty()).then_some(definitions);
         kept
     });
 }
