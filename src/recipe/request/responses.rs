@@ -106,6 +106,7 @@ pub(in crate::recipe) fn convert(
     convert_request(context, body).map_err(|mut error| {
         // What protocols share names its fields as Chat Completions does.
         match error.param.as_str() {
+            "messages" => error.param = "input".to_owned(),
             "max_tokens" => error.param = "max_output_tokens".to_owned(),
             "response_format" => error.param = "text.format".to_owned(),
             _ => {}

@@ -257,7 +257,7 @@ impl<'v> Declarations<'v> {
         place: Place,
     ) -> Result<(), Error> {
         shared::check_name(namespace, || place.to_string(), false)?;
-        let mut locals = HashSet::with_capacity(members.len());
+        let mut locals: HashSet<&str, ahash::RandomState> = HashSet::default();
         for (at, member) in members.iter().enumerate() {
             let place = Place {
                 member: Some(at),

@@ -4,23 +4,26 @@
 //! A name costs one look-up of its own and one for each name that stood in its way, counted once for all names
 //! that are spelled alike: many equal names take linear time.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+
+use ahash::RandomState;
 
 use crate::recipe::encoding::Encoding;
 
 /// Names in use, and which function each pair of namespace and local name means.
 #[derive(Default)]
 pub(super) struct Names<'v> {
-    taken: HashSet<String>,
+    taken: HashSet<Cow<'v, str>, RandomState>,
     /// The number that the next name of this spelling tries first.
-    next: HashMap<String, usize>,
-    functions: HashMap<(&'v str, &'v str), String>,
+    next: HashMap<String, usize, RandomState>,
+    functions: HashMap<(&'v str, &'v str), String, RandomState>,
 }
 
 impl<'v> Names<'v> {
     /// Marks a name as taken.
-    pub(super) fn take(&mut self, name: &str) {
-        self.taken.insert(name.to_owned());
+    pub(super) fn take(&mut self, name: &'v str) {
+        self.taken.insert(name.into());
     }
 
     /// Names a declared function. Of several with the same namespace and name, calls mean the first.
@@ -52,14 +55,14 @@ impl<'v> Names<'v> {
 
     /// `wanted`, or the first free one of `wanted_1`, `wanted_2` and so on; it is taken then.
     fn free(&mut self, wanted: String) -> String {
-        if self.taken.insert(wanted.clone()) {
+        if self.taken.insert(wanted.clone().into()) {
             return wanted;
         }
         let next = self.next.entry(wanted.clone()).or_insert(1);
         loop {
             let name = format!("{wanted}_{next}");
             *next += 1;
-            if self.taken.insert(name.clone()) {
+            if self.taken.insert(name.clone().into()) {
                 return name;
             }
         }
@@ -97,9 +100,10 @@ mod tests {
 
     #[test]
     fn many_equal_names_take_linear_time() {
+        let taken: Vec<String> = (0..50_000).map(|number| format!("a::b_{number}")).collect();
         let mut names = Names::default();
-        for number in 0..50_000 {
-            names.take(&format!("a::b_{number}"));
+        for name in &taken {
+            names.take(name);
         }
         for _ in 0..100_000 {
             names.declare(Encoding::V41, "a", "b");

@@ -209,7 +209,10 @@ fn item<'v>(node: Node<'v, '_>, newer: bool) -> Result<Item<'v>, Error> {
         "function_call" => Item::Call {
             id: call_id()?,
             name: node.required("name")?.text()?,
-            namespace: node.maybe("namespace", |node| node.text())?,
+            // An empty one is none.
+            namespace: node
+                .maybe("namespace", |node| node.text())?
+                .filter(|name| !name.is_empty()),
             arguments: Arguments::Json(node.required("arguments")?.text()?),
         },
         "custom_tool_call" => Item::Call {
@@ -220,12 +223,12 @@ fn item<'v>(node: Node<'v, '_>, newer: bool) -> Result<Item<'v>, Error> {
         },
         "function_call_output" => Item::Output {
             id: node.maybe("call_id", |node| node.text())?,
-            content: content(node.required("output")?, Blocks::OfOutput)?,
+            content: content(node.required("output")?, Blocks::Output)?,
         },
         "custom_tool_call_output" => Item::Output {
             id: Some(call_id()?),
             content: node
-                .maybe("output", |node| content(node, Blocks::OfOutput))?
+                .maybe("output", |node| content(node, Blocks::Output))?
                 .unwrap_or(Content::Text("")),
         },
         "tool_search_call" => {
@@ -258,9 +261,9 @@ fn message<'v>(node: &Node<'v, '_>, newer: bool) -> Result<Item<'v>, Error> {
         ("developer", Role::Developer),
     ])?;
     let blocks = if newer && role == Role::Assistant {
-        Blocks::OfAssistant
+        Blocks::Assistant
     } else {
-        Blocks::OfMessage
+        Blocks::Message
     };
     Ok(Item::Message {
         role,
@@ -268,13 +271,13 @@ fn message<'v>(node: &Node<'v, '_>, newer: bool) -> Result<Item<'v>, Error> {
     })
 }
 
-/// Which blocks may stand somewhere.
+/// Whose blocks they are, which says what may be among them.
 #[derive(Clone, Copy)]
 enum Blocks {
-    OfOutput,
-    OfMessage,
+    Output,
+    Message,
     /// Also what an assistant declined to do, as its text.
-    OfAssistant,
+    Assistant,
 }
 
 fn content<'v>(node: Node<'v, '_>, blocks: Blocks) -> Result<Content<'v>, Error> {
@@ -302,9 +305,9 @@ fn block<'v>(node: Node<'v, '_>, blocks: Blocks) -> Result<Block<'v>, Error> {
         ("refusal", Kind::Refusal),
     ];
     let kinds = match blocks {
-        Blocks::OfOutput => &KINDS[..3],
-        Blocks::OfMessage => &KINDS[..4],
-        Blocks::OfAssistant => &KINDS[..],
+        Blocks::Output => &KINDS[..3],
+        Blocks::Message => &KINDS[..4],
+        Blocks::Assistant => &KINDS[..],
     };
     Ok(match node.required("type")?.choice(kinds)? {
         Kind::Input => Block::Input(node.required("text")?.text()?),
