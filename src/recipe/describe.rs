@@ -7,7 +7,7 @@ use super::conversation::{
     ResponseFormat, ToolChoice, ToolDefinition,
 };
 use super::json::JsonText;
-use super::options::{InferenceOptions, ParsingOptions, ThinkingStage, Warning};
+use super::options::{Echo, InferenceOptions, ParsingOptions, ThinkingStage, Warning};
 use super::prepare::Prepared;
 use super::stream::Recovery;
 
@@ -31,8 +31,8 @@ pub(super) fn prepared(prepared: &Prepared) -> Value {
         .collect();
     let warnings: Vec<Value> = prepared.warnings.iter().map(Warning::to_json).collect();
     let mut namespaces = Map::new();
-    for (function, namespace, local) in &prepared.response.namespace_tool_map {
-        namespaces.insert(function.clone(), json!([namespace, local]));
+    for tool in &prepared.response.namespace_tool_map {
+        namespaces.insert(tool.function.clone(), json!([tool.namespace, tool.local]));
     }
     let mut conversation = conversation(&prepared.conversation);
     if let Some(fim) = &prepared.fim {
@@ -45,7 +45,7 @@ pub(super) fn prepared(prepared: &Prepared) -> Value {
         "inference_options": inference(prepared),
         "parsing_options": parsing(&prepared.parsing),
         "namespace_tool_map": namespaces,
-        "echo": prepared.response.echo,
+        "echo": prepared.response.echo.as_ref().map(echo),
         "images": images,
         "include_usage": prepared.response.include_usage,
         "context_limit": prepared.context_limit,
@@ -225,6 +225,18 @@ fn inference(prepared: &Prepared) -> Value {
 fn float(value: f32) -> Value {
     let shortest: Option<f64> = value.to_string().parse().ok();
     shortest.into()
+}
+
+/// What a backend may want to know; the rest of it only the response needs.
+fn echo(echo: &Echo) -> Value {
+    json!({
+        "instructions": echo.instructions,
+        "max_output_tokens": echo.max_output_tokens,
+        "temperature": float(echo.temperature),
+        "top_p": float(echo.top_p),
+        "top_logprobs": echo.top_logprobs,
+        "user": echo.user,
+    })
 }
 
 fn parsing(parsing: &ParsingOptions) -> Value {

@@ -201,6 +201,11 @@ impl JsonText {
         Self(to_string(value, Style::Compact).into())
     }
 
+    /// A text that was written value by value, and is one compact value.
+    pub(super) fn written(text: String) -> Self {
+        Self(text.into())
+    }
+
     /// The text: no spaces, numbers in their shortest form.
     pub fn as_str(&self) -> &str {
         &self.0

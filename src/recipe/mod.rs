@@ -26,8 +26,8 @@ pub use budget::resolve_max_tokens;
 pub use constraint::OutputConstraint;
 pub use error::{Error, Stage};
 pub use options::{
-    EngineParams, InferenceOptions, ParsingOptions, Protocol, ResponseOptions, ThinkingStage,
-    Warning,
+    Echo, EngineParams, InferenceOptions, NamespacedTool, ParsingOptions, Protocol,
+    ResponseOptions, ThinkingStage, Warning,
 };
 pub use prepare::{Prepared, PreparedImage, Recipe, RecipeOptions};
 pub use settings::Settings;

@@ -120,9 +120,49 @@ pub struct ResponseOptions {
     /// Chat Completions: usage in the last chunk.
     pub include_usage: bool,
     /// Responses: settings of the request that the response repeats.
-    pub echo: Option<Value>,
-    /// Responses: function name → (namespace, local name).
-    pub namespace_tool_map: Vec<(String, String, String)>,
+    pub echo: Option<Echo>,
+    /// Responses: functions that stand for members of declared namespaces.
+    pub namespace_tool_map: Vec<NamespacedTool>,
+    /// Responses: functions that stand for custom tools.
+    pub custom_tool_names: Vec<String>,
+    /// Responses: the client runs tool searches, so that their calls are items of their own.
+    pub client_tool_search: bool,
+}
+
+/// A function that stands for a member of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespacedTool {
+    /// As the model knows it.
+    pub function: String,
+    /// The namespace of the request.
+    pub namespace: String,
+    /// The name inside it.
+    pub local: String,
+}
+
+/// Settings of a Responses request, as it gave them: what the model gets may be different.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Echo {
+    /// The first system message.
+    pub instructions: Option<String>,
+    /// As requested.
+    pub max_output_tokens: Option<u32>,
+    /// As requested, or 1.
+    pub temperature: f32,
+    /// As requested, or 1.
+    pub top_p: f32,
+    /// As requested, or 0.
+    pub top_logprobs: u8,
+    /// Whom the client serves.
+    pub user: Option<String>,
+    /// `{"effort","summary"}`.
+    pub reasoning: JsonText,
+    /// `{"format","verbosity"}`.
+    pub text: JsonText,
+    /// As requested, or `"auto"`.
+    pub tool_choice: JsonText,
+    /// Declared tools, those of unsupported types left out.
+    pub tools: JsonText,
 }
 
 /// Something a request asked for that was accepted and not honoured.

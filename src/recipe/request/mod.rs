@@ -3,12 +3,14 @@
 //! Three steps, in this order for every protocol: the body is parsed into a JSON value, its shape is read
 //! into a typed request (both fail with stage `deserialize`), and the typed request is converted (stage
 //! `convert`, with the official texts). What protocols share has a file of its own: reading shapes, thinking
-//! and effort, sampling, tools, schemas, images.
+//! and effort, sampling, tools, schemas, content, images.
 
 mod chat;
+mod content;
 mod conversation;
 mod image;
 mod read;
+mod responses;
 mod sampling;
 mod schema;
 mod thinking;
@@ -54,6 +56,7 @@ pub(super) struct Context<'a> {
 pub(super) enum Body<'v> {
     Chat(chat::Body<'v>),
     Conversation(conversation::Body<'v>),
+    Responses(responses::Body<'v>),
 }
 
 impl<'v> Body<'v> {
@@ -66,6 +69,7 @@ impl<'v> Body<'v> {
         match protocol {
             Protocol::ChatCompletions => chat::read(value, settings).map(Self::Chat),
             Protocol::Conversation => conversation::read(value).map(Self::Conversation),
+            Protocol::Responses => responses::read(value, settings).map(Self::Responses),
             other => {
                 let message = format!("requests of the protocol {other:?} are not supported yet");
                 Err(Error::new(Stage::Unsupported, "", message))
@@ -78,6 +82,7 @@ impl<'v> Body<'v> {
         match self {
             Self::Chat(body) => body.model,
             Self::Conversation(body) => body.model,
+            Self::Responses(body) => body.model,
         }
     }
 
@@ -85,7 +90,7 @@ impl<'v> Body<'v> {
     pub(super) fn encoding(&self) -> Option<Encoding> {
         match self {
             Self::Conversation(body) => body.encoding,
-            Self::Chat(_) => None,
+            _ => None,
         }
     }
 
@@ -93,7 +98,7 @@ impl<'v> Body<'v> {
     pub(super) fn task(&self) -> Option<Task> {
         match self {
             Self::Conversation(body) => body.task,
-            Self::Chat(_) => None,
+            _ => None,
         }
     }
 
@@ -101,7 +106,7 @@ impl<'v> Body<'v> {
     pub(super) fn fim(&self) -> Option<Fim> {
         match self {
             Self::Conversation(body) => body.fim(),
-            Self::Chat(_) => None,
+            _ => None,
         }
     }
 
@@ -110,6 +115,7 @@ impl<'v> Body<'v> {
         match self {
             Self::Chat(body) => chat::convert(context, body),
             Self::Conversation(body) => conversation::convert(context, body),
+            Self::Responses(body) => responses::convert(context, body),
         }
     }
 }
