@@ -19,7 +19,7 @@ use std::path::Path;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use self::bpe::Bpe;
+use self::bpe::{Bpe, Scratch};
 use self::split::Splitter;
 use super::error::{Error, Stage};
 
@@ -97,6 +97,7 @@ impl Tokenizer {
     /// even where it spells one.
     pub fn encode(&self, text: &str, special: &[Range<usize>]) -> Result<Vec<u32>, Error> {
         let mut ids = Vec::with_capacity(text.len() / 3 + special.len());
+        let mut scratch = Scratch::default();
         let mut done = 0;
         for range in special {
             let region = text.get(done..range.start);
@@ -112,7 +113,7 @@ impl Tokenizer {
                     ),
                 ));
             };
-            self.encode_region(region, &mut ids)?;
+            self.encode_region(region, &mut ids, &mut scratch)?;
             let id = *self.named.get(spelling).ok_or_else(|| {
                 let message =
                     format!("special token \"{spelling}\" is not in the added vocabulary");
@@ -121,7 +122,7 @@ impl Tokenizer {
             ids.push(id);
             done = range.end;
         }
-        self.encode_region(&text[done..], &mut ids)?;
+        self.encode_region(&text[done..], &mut ids, &mut scratch)?;
         Ok(ids)
     }
 
@@ -129,8 +130,11 @@ impl Tokenizer {
     pub fn encode_allow_special(&self, text: &str) -> Result<Vec<u32>, Error> {
         let mut ids = Vec::with_capacity(text.len() / 3);
         let [first, second] = &self.added;
+        let mut scratch = Scratch::default();
         first.split(text, &mut ids, |rest, ids| {
-            second.split(rest, ids, |text, ids| self.encode_region(text, ids))
+            second.split(rest, ids, |text, ids| {
+                self.encode_region(text, ids, &mut scratch)
+            })
         })?;
         Ok(ids)
     }
@@ -153,9 +157,14 @@ impl Tokenizer {
     }
 
     /// Ids of text without any special token.
-    fn encode_region(&self, region: &str, ids: &mut Vec<u32>) -> Result<(), Error> {
+    fn encode_region(
+        &self,
+        region: &str,
+        ids: &mut Vec<u32>,
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
         self.splitter
-            .split(region, |piece| self.bpe.encode(piece, ids))
+            .split(region, |piece| self.bpe.encode(piece, ids, scratch))
             .map_err(|reason| Error::new(Stage::Internal, "", format!("pre-tokenizer: {reason}")))
     }
 }
