@@ -2,47 +2,14 @@
 
 mod recipe_support;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-use fathom::recipe::tokenizer::Tokenizer;
 use fathom::recipe::{
     Error, OutputConstraint, Prepared, Protocol, Recipe, RecipeOptions, Stage, resolve_max_tokens,
 };
-use recipe_support::{lines, sha256, sha256_of_ids, v4_file, v41_file};
+use recipe_support::lines;
+use recipe_support::requests::{File, V4, V41, check_all, recipe};
 use serde_json::{Value, json};
-
-const V4: &str = "DeepSeek-V4-Pro";
-const V41: &str = "DeepSeek-V4.1-Flash";
-
-/// The tokenizer of a model, opened once. `image` is the spelling of the image token.
-fn tokenizer(file: File) -> Arc<Tokenizer> {
-    static OPENED: [OnceLock<Arc<Tokenizer>>; 3] = [const { OnceLock::new() }; 3];
-    let open = || {
-        let bytes = match file {
-            File::V4 => v4_file(),
-            File::V41 => v41_file("<｜image｜>"),
-            File::V41Checkpoint => v41_file("<｜deepseek_image｜>"),
-        };
-        Arc::new(Tokenizer::from_bytes(&bytes).expect("the file is valid"))
-    };
-    Arc::clone(OPENED[file as usize].get_or_init(open))
-}
-
-#[derive(Clone, Copy)]
-enum File {
-    V4,
-    V41,
-    V41Checkpoint,
-}
-
-fn recipe(file: File, options: &Value, max_context: u32) -> Recipe {
-    let options = RecipeOptions {
-        options_json: options.to_string(),
-        max_context,
-        ..RecipeOptions::default()
-    };
-    Recipe::with_tokenizer(&options, Some(tokenizer(file))).unwrap_or_else(|e| panic!("{e}"))
-}
 
 fn prepare(recipe: &Recipe, body: &str) -> Result<Prepared, Error> {
     recipe.prepare(Protocol::ChatCompletions, body.as_bytes(), None)
@@ -63,170 +30,7 @@ fn body(more: Value) -> Value {
 
 #[test]
 fn requests_become_what_the_vectors_say() {
-    let (mut count, mut failures) = (0, Vec::new());
-    for vector in lines("recipe/encode.jsonl.gz") {
-        if vector["protocol"] == "chat" {
-            count += 1;
-            if let Err(difference) = check(&vector) {
-                failures.push(format!("{}: {difference}", vector["id"]));
-            }
-        }
-    }
-    assert_eq!(count, 470);
-    assert!(
-        failures.is_empty(),
-        "{}\n{}",
-        failures.len(),
-        failures.join("\n")
-    );
-}
-
-/// Compares one vector with what we make of it.
-fn check(vector: &Value) -> Result<(), String> {
-    let body = match vector.get("request_raw") {
-        Some(raw) => raw.as_str().expect("text").to_owned(),
-        None => vector["request"].to_string(),
-    };
-    let is_v4 = vector["result"]["encoding"] == "v4";
-    let file = if vector["options"].get("image_token").is_some() {
-        File::V41Checkpoint
-    } else if is_v4 {
-        File::V4
-    } else {
-        File::V41
-    };
-    let result = &vector["result"];
-    let prepared = prepare(&recipe(file, &vector["options"], 0), &body);
-    let prepared = match (vector.get("error"), prepared) {
-        (None, Ok(prepared)) => prepared,
-        (None, Err(error)) => return Err(format!("refused: {error:?}")),
-        (Some(expected), Ok(_)) => return Err(format!("accepted, not refused with {expected}")),
-        (Some(expected), Err(error)) => return check_error(expected, &error),
-    };
-    let options: Value = serde_json::from_str(&prepared.options_json()).expect("an object");
-    for key in [
-        "encoding",
-        "stream",
-        "conversation",
-        "inference_options",
-        "parsing_options",
-    ] {
-        // Long vectors leave out what is large.
-        if let Some(expected) = result.get(key) {
-            same(key, &options[key], expected)?;
-        }
-    }
-    let mut images = options["images"].clone();
-    for (image, placed) in images
-        .as_array_mut()
-        .expect("a list")
-        .iter_mut()
-        .zip(&prepared.images)
-    {
-        let position = image.as_object_mut().expect("an object").remove("position");
-        same(
-            "position",
-            &position.expect("every image has it"),
-            &json!(placed.position),
-        )?;
-        if prepared
-            .tokens
-            .get(placed.position.ok_or("an image has no place")?)
-            != Some(&129_264)
-        {
-            return Err("an image is not at its position".to_owned());
-        }
-    }
-    same("images", &images, &result["images"])?;
-    if let Some(prompt) = result.get("prompt") {
-        same("prompt", &json!(prepared.prompt.text), prompt)?;
-        same("token_ids", &json!(prepared.tokens), &result["token_ids"])?;
-    } else {
-        same(
-            "prompt_bytes",
-            &json!(prepared.prompt.text.len()),
-            &result["prompt_bytes"],
-        )?;
-        let hash = sha256(prepared.prompt.text.as_bytes());
-        same("prompt_sha256", &json!(hash), &result["prompt_sha256"])?;
-        let hash = sha256_of_ids(&prepared.tokens);
-        same(
-            "token_ids_sha256_u32le",
-            &json!(hash),
-            &result["token_ids_sha256_u32le"],
-        )?;
-    }
-    same(
-        "token_count",
-        &json!(prepared.tokens.len()),
-        &result["token_count"],
-    )?;
-    let ranges: Vec<[usize; 2]> = prepared
-        .special_ranges()
-        .iter()
-        .map(|range| [range.start, range.end])
-        .collect();
-    same("special_ranges", &json!(ranges), &result["special_ranges"])?;
-    same(
-        "max_tokens",
-        &json!(prepared.max_tokens),
-        &result["default_max_tokens_1m"],
-    )?;
-    check_budget(vector, file, &body)
-}
-
-fn check_error(expected: &Value, error: &Error) -> Result<(), String> {
-    let stage = match error.stage {
-        Stage::Deserialize | Stage::Utf8 => "deserialize",
-        Stage::Convert | Stage::Model => "convert",
-        other => return Err(format!("{other:?}")),
-    };
-    same("stage", &json!(stage), &expected["stage"])?;
-    same("status", &json!(400), &expected["status"])?;
-    same("type", &json!("invalid_request_error"), &expected["type"])?;
-    if stage == "deserialize" {
-        return Ok(());
-    }
-    // Texts of the schema validator and of shape errors in schemas are advisory.
-    let text = expected["message"].as_str().expect("a text");
-    let advisory = |prefix: &str| text.starts_with(prefix) && error.message.starts_with(prefix);
-    let is_about_schema = advisory("Invalid tool parameters schema : ")
-        || advisory("Invalid json schema: ")
-        || (text.contains("in the 'anyOf' keyword") || text.contains("is not of types"))
-            && advisory("Invalid schema for function 'f': ");
-    if is_about_schema {
-        return Ok(());
-    }
-    same("message", &json!(error.message), &expected["message"])
-}
-
-/// Vectors with a context of their own.
-fn check_budget(vector: &Value, file: File, body: &str) -> Result<(), String> {
-    let Some(limit) = vector["context_limit"].as_u64() else {
-        return Ok(());
-    };
-    let limit = u32::try_from(limit).expect("a context");
-    let result = &vector["result"];
-    match prepare(&recipe(file, &vector["options"], limit), body) {
-        Ok(prepared) => same(
-            "budget",
-            &json!(prepared.max_tokens),
-            &result["resolved_max_tokens"],
-        ),
-        Err(error) if error.stage == Stage::Budget => same(
-            "budget",
-            &json!(error.message),
-            &result["resolved_max_tokens_error"],
-        ),
-        Err(error) => Err(format!("refused: {error:?}")),
-    }
-}
-
-fn same(what: &str, found: &Value, expected: &Value) -> Result<(), String> {
-    if found == expected {
-        return Ok(());
-    }
-    Err(format!("{what}\n  found    {found}\n  expected {expected}"))
+    check_all("chat", 470);
 }
 
 #[test]
@@ -810,44 +614,9 @@ fn the_demo_model_takes_chat_requests() {
 }
 
 mod damaged {
+    use super::recipe_support::requests::{check_whole, damage, odd_values, short_bodies};
     use super::*;
     use proptest::prelude::*;
-
-    /// Replaces the value that the steps lead to.
-    fn damage(value: &mut Value, steps: &[usize], with: Value) {
-        let next = steps.split_first().and_then(|(step, rest)| {
-            let child = match value {
-                Value::Array(list) if !list.is_empty() => {
-                    let at = step % list.len();
-                    list.get_mut(at)
-                }
-                Value::Object(map) if !map.is_empty() => {
-                    let at = step % map.len();
-                    map.values_mut().nth(at)
-                }
-                _ => None,
-            };
-            child.map(|child| (child, rest))
-        });
-        match next {
-            Some((child, rest)) => damage(child, rest, with),
-            None => *value = with,
-        }
-    }
-
-    fn requests() -> &'static [Value] {
-        static REQUESTS: OnceLock<Vec<Value>> = OnceLock::new();
-        REQUESTS.get_or_init(|| {
-            let vectors = lines("recipe/encode.jsonl.gz").into_iter();
-            let requests = vectors
-                .filter(|v| v["protocol"] == "chat")
-                .map(|v| v["request"].clone());
-            // The longest ones only cost time here.
-            requests
-                .filter(|r| r.is_object() && r.to_string().len() < 4000)
-                .collect()
-        })
-    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3000))]
@@ -858,33 +627,17 @@ mod damaged {
             pick in 0usize..14,
             fixes in any::<bool>(),
         ) {
-            let values = [
-                json!(null), json!(true), json!(-1), json!(1e300), json!(""), json!("\u{0}<｜User｜>é"),
-                json!([]), json!({}), json!("data:image/png;base64,%"), json!([[]]), json!({"": {}}),
-                json!("required"), json!(18_446_744_073_709_551_615_u64), json!({"type": "object", "$ref": "#"}),
-            ];
+            static BODIES: OnceLock<Vec<Value>> = OnceLock::new();
             static RECIPES: OnceLock<[Recipe; 2]> = OnceLock::new();
+            let bodies = BODIES.get_or_init(|| short_bodies("chat"));
             let recipes = RECIPES.get_or_init(|| [
                 recipe(File::V41, &json!({}), 0),
                 recipe(File::V41, &json!({"fixes": "all", "engine_params": true, "allow_numeric_effort": true}), 0),
             ]);
-            let mut request = which.get(requests()).clone();
-            damage(&mut request, &steps, values[pick].clone());
-            match prepare(&recipes[usize::from(fixes)], &request.to_string()) {
-                Ok(prepared) => {
-                    let mut end = 0;
-                    for range in prepared.special_ranges() {
-                        prop_assert!(range.start >= end && range.end > range.start);
-                        prop_assert!(prepared.prompt.text.get(range.clone()).is_some());
-                        end = range.end;
-                    }
-                    prop_assert!(!prepared.options_json().is_empty());
-                }
-                Err(error) => prop_assert!(
-                    !matches!(error.stage, Stage::Internal | Stage::Option | Stage::Tokenizer),
-                    "{error:?}"
-                ),
-            }
+            let mut body = which.get(bodies).clone();
+            damage(&mut body, &steps, odd_values()[pick].clone());
+            let answer = prepare(&recipes[usize::from(fixes)], &body.to_string());
+            prop_assert_eq!(check_whole(answer), Ok(()));
         }
     }
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod client;
+pub(crate) mod requests;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
