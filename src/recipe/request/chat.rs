@@ -8,7 +8,7 @@ mod shape;
 use super::read::Node;
 use super::tools;
 use super::warnings::Warnings;
-use super::{Context, Converted, refused, thinking};
+use super::{Context, Converted, content, refused, thinking};
 use crate::recipe::conversation::{Conversation, InputMessage, ResponseFormat, ToolChoice};
 use crate::recipe::error::Error;
 use crate::recipe::json::{Json, JsonText};
@@ -116,7 +116,8 @@ pub(in crate::recipe) fn convert(
     )?;
     check_prefix_position(&messages)?;
     if matches!(request.response_format, Some(Format::JsonObject)) {
-        check_json_word(&messages)?;
+        const MISSING: &str = "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.";
+        content::check_json_word(&messages, "response_format", MISSING)?;
     }
     let (tools, tool_choice) = tools::convert(
         context,
@@ -188,28 +189,6 @@ fn check_prefix_position(messages: &[InputMessage]) -> Result<(), Error> {
     }
     let message = "Invalid completion message: prefix set true with message which is not final message or message role is not assistant";
     Err(refused("messages", message))
-}
-
-/// Somewhere in what the model reads, the word must stand: without it, models fill the context with spaces.
-fn check_json_word(messages: &[InputMessage]) -> Result<(), Error> {
-    let says_json = |message: &InputMessage| {
-        let text = match message {
-            InputMessage::System { content, .. }
-            | InputMessage::User { content, .. }
-            | InputMessage::Tool { content, .. } => &content.text,
-            InputMessage::Assistant { content, .. } | InputMessage::LatestReminder { content } => {
-                content
-            }
-        };
-        text.as_bytes()
-            .windows(4)
-            .any(|word| word.eq_ignore_ascii_case(b"json"))
-    };
-    if messages.iter().any(says_json) {
-        return Ok(());
-    }
-    let message = "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.";
-    Err(refused("response_format", message))
 }
 
 /// What does not go together with a message that is to be continued.

@@ -3,9 +3,10 @@
 //! Three steps, in this order for every protocol: the body is parsed into a JSON value, its shape is read
 //! into a typed request (both fail with stage `deserialize`), and the typed request is converted (stage
 //! `convert`, with the official texts). What protocols share has a file of its own: reading shapes, thinking
-//! and effort, sampling, tools, schemas, images.
+//! and effort, sampling, tools, schemas, content, images.
 
 mod chat;
+mod content;
 mod conversation;
 mod image;
 mod read;

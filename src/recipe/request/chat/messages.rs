@@ -6,14 +6,12 @@ use super::shape::{Block, Call, Content, Message};
 use crate::recipe::conversation::{
     ImageDetail, ImageOrigin, ImageSource, InputMessage, Prompt, ToolCall,
 };
-use crate::recipe::encoding::{Encoding, SpecialToken};
+use crate::recipe::encoding::Encoding;
 use crate::recipe::error::Error;
-use crate::recipe::request::image::{self, DataUrl, UNSUPPORTED_IMAGE};
+use crate::recipe::request::content::Parts;
+use crate::recipe::request::image::{self, DataUrl};
 use crate::recipe::request::warnings::Warnings;
 use crate::recipe::request::{Context, refused};
-
-/// What separates the parts of a content.
-const BETWEEN_PARTS: &str = "\n\n";
 
 /// Converts all messages.
 pub(super) fn convert(
@@ -207,45 +205,22 @@ impl Contents<'_, '_> {
             Content::Text(text) => return Ok((Prompt::plain(*text), Vec::new())),
             Content::Blocks(blocks) => blocks,
         };
-        let mut prompt = Prompt::default();
-        let mut sources = Vec::new();
+        let mut parts = Parts::new(self.context);
         for (index, block) in blocks.iter().enumerate() {
-            if index > 0 {
-                prompt.text.push_str(BETWEEN_PARTS);
-            }
-            let source = match block {
-                Block::Text(text) => {
-                    prompt.text.push_str(text);
-                    continue;
+            match block {
+                Block::Text(text) => parts.text(text),
+                _ if self.context.encoding == Encoding::V4 => parts.unseen_image(
+                    || format!("messages[{}].content[{index}]", self.at),
+                    self.warnings,
+                ),
+                Block::Image { url, detail } => parts.image(self.image(url, *detail, index)?),
+                Block::File { id, data, name } => {
+                    parts.image(self.file(*id, *data, *name, index)?);
                 }
-                _ if self.context.encoding == Encoding::V4 => {
-                    prompt.text.push_str(UNSUPPORTED_IMAGE);
-                    let param = format!("messages[{}].content[{index}]", self.at);
-                    let message =
-                        format!("the model sees no images; it reads {UNSUPPORTED_IMAGE:?}");
-                    self.warnings.add("image_as_text", param, message);
-                    continue;
-                }
-                Block::Image { url, detail } => self.image(url, *detail, index)?,
-                Block::File { id, data, name } => self.file(*id, *data, *name, index)?,
-            };
-            let spelling = self
-                .context
-                .settings
-                .special_tokens
-                .spelling(SpecialToken::Image);
-            let start = prompt.text.len();
-            prompt.text.push_str(spelling);
-            prompt.special_ranges.push(start..prompt.text.len());
-            sources.push(source);
-        }
-        for source in &sources {
-            if let ImageOrigin::DataUrl(url) = &source.origin {
-                let param = format!("messages[{}].content", self.at);
-                image::check_data_url(url, &source.path, &param)?;
             }
         }
-        Ok((prompt, sources))
+        parts.check_data_urls(|| format!("messages[{}].content", self.at))?;
+        Ok(parts.finish())
     }
 
     fn convert_assistant(&mut self, content: &Content<'_>) -> Result<String, Error> {
