@@ -1,12 +1,24 @@
 //! Image references: checked for their form only. Nothing is decoded or fetched here.
 
+use super::read::Node;
 use super::refused;
+use crate::recipe::conversation::ImageDetail;
 use crate::recipe::error::Error;
 
 /// What stands in the text for an image that the model cannot see.
 pub(super) const UNSUPPORTED_IMAGE: &str = "[Unsupported Image]";
 
 const UNSUPPORTED: &str = "You have uploaded an unsupported image. Please make sure your image is valid and has one of the following formats: webp, png, jpeg, and gif.";
+
+/// Reads how closely to look.
+pub(super) fn detail(node: Node<'_, '_>) -> Result<ImageDetail, Error> {
+    node.choice(&[
+        ("low", ImageDetail::Low),
+        ("high", ImageDetail::High),
+        ("original", ImageDetail::Original),
+        ("auto", ImageDetail::Auto),
+    ])
+}
 
 /// Whether `url` names something to fetch. The fetcher checks the rest.
 pub(super) fn is_external(url: &str) -> bool {

@@ -1,13 +1,13 @@
 //! Tools of all protocols: names, schemas, the choice among them, and what the output must then be.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::schema::{self, Root};
 use super::warnings::Warnings;
 use super::{Context, refused};
 use crate::recipe::constraint::OutputConstraint;
-use crate::recipe::conversation::{ResponseFormat, ToolChoice, ToolDefinition};
+use crate::recipe::conversation::{InputMessage, ResponseFormat, ToolChoice, ToolDefinition};
 use crate::recipe::error::Error;
 use crate::recipe::json::{self, Json, JsonText, Object, Style};
 
@@ -120,15 +120,19 @@ pub(super) fn convert(
             );
             return Err(refused("tool_choice", message));
         }
+        let wanted: HashSet<&str, ahash::RandomState> = wanted.into_iter().collect();
         let mut at = 0;
         tools.retain(|tool| {
-            let kept = wanted.contains(&tool.name.as_str());
+            let kept = wanted.contains(tool.name.as_str());
             if !kept {
                 warnings.add("dropped_tool", path(at), "tool_choice leaves it out");
             }
             at += 1;
             kept
         });
+        if tools.is_empty() {
+            return Ok((tools, ToolChoice::Auto));
+        }
     }
     if !required {
         return Ok((tools, ToolChoice::Auto));
@@ -138,6 +142,52 @@ pub(super) fn convert(
         return Err(refused("tool_choice", message));
     }
     Ok((tools, ToolChoice::Required))
+}
+
+/// A definition that says only which tool is meant, until [`introduce`] puts the converted one there.
+pub(super) fn mention(name: &str) -> ToolDefinition {
+    ToolDefinition {
+        name: name.to_owned(),
+        description: None,
+        parameters: JsonText::of(&Json::Null),
+        strict: None,
+        defer_loading: false,
+    }
+}
+
+/// Replaces the tools that System messages mention by their converted definitions. Those that are not
+/// offered any more go, and so does a message that has nothing else to say.
+pub(super) fn introduce(messages: &mut Vec<InputMessage>, tools: &[ToolDefinition]) {
+    let mentions =
+        |message: &InputMessage| matches!(message, InputMessage::System { tools: Some(_), .. });
+    if !messages.iter().any(mentions) {
+        return;
+    }
+    let offered: HashMap<&str, &ToolDefinition, ahash::RandomState> = tools
+        .iter()
+        .map(|tool| (tool.name.as_str(), tool))
+        .collect();
+    messages.retain_mut(|message| {
+        let InputMessage::System {
+            content,
+            tools: mentioned,
+            ..
+        } = message
+        else {
+            return true;
+        };
+        let Some(names) = mentioned else {
+            return true;
+        };
+        let definitions: Vec<ToolDefinition> = names
+            .iter()
+            .filter_map(|tool| offered.get(tool.name.as_str()))
+            .map(|tool| (*tool).clone())
+            .collect();
+        let kept = !definitions.is_empty() || !content.text.is_empty();
+        *mentioned = Some(definitions);
+        kept
+    });
 }
 
 /// The schema of a tool's parameters. `param` gives its place in the request.

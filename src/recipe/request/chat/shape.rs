@@ -3,6 +3,7 @@
 use crate::recipe::conversation::ImageDetail;
 use crate::recipe::error::Error;
 use crate::recipe::json::Json;
+use crate::recipe::request::image;
 use crate::recipe::request::read::Node;
 use crate::recipe::request::sampling::Sampling;
 use crate::recipe::request::thinking::{self, EffortField, Thinking};
@@ -227,17 +228,10 @@ fn block<'v>(node: Node<'v, '_>, refusals: bool) -> Result<Block<'v>, Error> {
         Kind::Text => Block::Text(node.required("text")?.text()?),
         Kind::Refusal => Block::Text(node.required("refusal")?.text()?),
         Kind::Image => {
-            let image = node.required("image_url")?;
-            let detail = image.maybe("detail", |node| {
-                node.choice(&[
-                    ("low", ImageDetail::Low),
-                    ("high", ImageDetail::High),
-                    ("original", ImageDetail::Original),
-                    ("auto", ImageDetail::Auto),
-                ])
-            })?;
+            let url = node.required("image_url")?;
+            let detail = url.maybe("detail", image::detail)?;
             Block::Image {
-                url: image.required("url")?.text()?,
+                url: url.required("url")?.text()?,
                 detail: detail.unwrap_or_default(),
             }
         }
