@@ -9,6 +9,7 @@ mod chat;
 mod content;
 mod conversation;
 mod image;
+mod prefix;
 mod read;
 mod sampling;
 mod schema;
