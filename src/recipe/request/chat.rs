@@ -120,6 +120,7 @@ pub(in crate::recipe) fn convert(
         request.tool_choice.clone(),
         mode.thinking,
         tool_path,
+        "parameters",
         &mut warnings,
     )?;
     check_prefix(request, &messages)?;
