@@ -5,6 +5,7 @@
 //! `convert`, with the official texts). What protocols share has a file of its own: reading shapes, thinking
 //! and effort, sampling, tools, schemas, content, images.
 
+mod billing;
 mod chat;
 mod content;
 mod conversation;
