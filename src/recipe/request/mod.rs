@@ -10,6 +10,7 @@ mod chat;
 mod content;
 mod conversation;
 mod image;
+mod messages;
 mod prefix;
 mod read;
 mod sampling;
@@ -57,6 +58,7 @@ pub(super) struct Context<'a> {
 pub(super) enum Body<'v> {
     Chat(chat::Body<'v>),
     Conversation(conversation::Body<'v>),
+    Messages(messages::Body<'v>),
 }
 
 impl<'v> Body<'v> {
@@ -69,6 +71,7 @@ impl<'v> Body<'v> {
         match protocol {
             Protocol::ChatCompletions => chat::read(value, settings).map(Self::Chat),
             Protocol::Conversation => conversation::read(value).map(Self::Conversation),
+            Protocol::Messages => messages::read(value, settings).map(Self::Messages),
             other => {
                 let message = format!("requests of the protocol {other:?} are not supported yet");
                 Err(Error::new(Stage::Unsupported, "", message))
@@ -81,6 +84,7 @@ impl<'v> Body<'v> {
         match self {
             Self::Chat(body) => body.model,
             Self::Conversation(body) => body.model,
+            Self::Messages(body) => body.model,
         }
     }
 
@@ -88,7 +92,7 @@ impl<'v> Body<'v> {
     pub(super) fn encoding(&self) -> Option<Encoding> {
         match self {
             Self::Conversation(body) => body.encoding,
-            Self::Chat(_) => None,
+            Self::Chat(_) | Self::Messages(_) => None,
         }
     }
 
@@ -96,7 +100,7 @@ impl<'v> Body<'v> {
     pub(super) fn task(&self) -> Option<Task> {
         match self {
             Self::Conversation(body) => body.task,
-            Self::Chat(_) => None,
+            Self::Chat(_) | Self::Messages(_) => None,
         }
     }
 
@@ -104,7 +108,7 @@ impl<'v> Body<'v> {
     pub(super) fn fim(&self) -> Option<Fim> {
         match self {
             Self::Conversation(body) => body.fim(),
-            Self::Chat(_) => None,
+            Self::Chat(_) | Self::Messages(_) => None,
         }
     }
 
@@ -113,6 +117,7 @@ impl<'v> Body<'v> {
         match self {
             Self::Chat(body) => chat::convert(context, body),
             Self::Conversation(body) => conversation::convert(context, body),
+            Self::Messages(body) => messages::convert(context, body),
         }
     }
 }
