@@ -120,12 +120,13 @@ pub(in crate::recipe) fn convert(
     let (definitions, tool_choice) = super::tools::convert(
         context,
         &tools.client,
-        tools.choice(&request.tool_choice, request.tools.len(), forces)?,
+        tools.choice(&request.tool_choice, forces)?,
         mode.thinking,
         |at| tools.path(at),
         "input_schema",
         &mut warnings,
     )?;
+    tools::check_introduced(&messages, &definitions)?;
     super::tools::introduce(&mut messages, &definitions);
     let has_prefix = is_continued(&messages);
     if has_prefix {

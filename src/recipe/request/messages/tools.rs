@@ -1,8 +1,9 @@
 //! Tools of Messages: those of the client, and those that would run on a server.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::shape::Tool;
+use crate::recipe::conversation::{InputMessage, ToolDefinition};
 use crate::recipe::encoding::Encoding;
 use crate::recipe::error::Error;
 use crate::recipe::request::tools::{Choice, Declared, check_name, unknown_function};
@@ -71,23 +72,57 @@ impl<'v> Tools<'v> {
         format!("tools[{}]", self.indices[client])
     }
 
-    /// The choice among the client tools, in a request that declares `declared` tools of any kind. A dropped
-    /// tool cannot be chosen, so the model may do as it likes; `forces` says that `any` is to force a call.
-    pub(super) fn choice(
-        &self,
-        wanted: &Choice<'v>,
-        declared: usize,
-        forces: bool,
-    ) -> Result<Choice<'v>, Error> {
+    /// The choice among the client tools. A dropped tool cannot be chosen, so the model may do as it likes;
+    /// `forces` says that `any` is to force a call.
+    pub(super) fn choice(&self, wanted: &Choice<'v>, forces: bool) -> Result<Choice<'v>, Error> {
         match wanted {
             Choice::Required if !forces => Ok(Choice::Auto),
-            Choice::Named(name) if !self.names.contains(name) => {
-                if self.dropped.contains(name) || declared == 0 {
-                    return Ok(Choice::Auto);
-                }
+            Choice::Named(name) if self.names.contains(name) => Ok(wanted.clone()),
+            Choice::Named(name) if self.dropped.contains(name) => Ok(Choice::Auto),
+            // A name is checked behind the schemas; but where every tool was dropped, none comes there.
+            Choice::Named(name) if self.client.is_empty() && !self.dropped.is_empty() => {
                 Err(unknown_function(name))
             }
             other => Ok(other.clone()),
         }
     }
+}
+
+/// Refuses messages that introduce the same definitions over and over: a short name stands for a definition of
+/// any length, so that a small body could ask for a prompt without end.
+pub(super) fn check_introduced(
+    messages: &[InputMessage],
+    definitions: &[ToolDefinition],
+) -> Result<(), Error> {
+    /// More than any context holds.
+    const MOST: usize = 64 << 20;
+    let introduced = messages.iter().filter_map(|message| match message {
+        InputMessage::System { tools, .. } => tools.as_deref(),
+        _ => None,
+    });
+    let mut introduced = introduced.flatten().peekable();
+    if introduced.peek().is_none() {
+        return Ok(());
+    }
+    let lengths: HashMap<&str, usize, ahash::RandomState> = definitions
+        .iter()
+        .map(|tool| (tool.name.as_str(), length(tool)))
+        .collect();
+    let mut total = 0;
+    for tool in introduced {
+        total += lengths.get(tool.name.as_str()).unwrap_or(&0);
+        if total > MOST {
+            let message = format!(
+                "the tools that messages introduce have definitions of more than {MOST} bytes, up to tool \"{}\"",
+                tool.name
+            );
+            return Err(refused("messages", message));
+        }
+    }
+    Ok(())
+}
+
+fn length(tool: &ToolDefinition) -> usize {
+    let description = tool.description.as_deref().unwrap_or("");
+    tool.name.len() + description.len() + tool.parameters.as_str().len()
 }
