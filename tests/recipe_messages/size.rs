@@ -6,79 +6,116 @@ use fathom::recipe::{Recipe, RecipeOptions, Stage};
 use serde_json::{Value, json};
 
 use super::recipe_support::requests::{V4, V41};
-use super::{assistant, body, prepare, system, text, tool, tool_result, tool_use, user};
+use super::{assistant, body, prepare, system, text, tool_result, tool_use, user};
+
+/// Items of a large request.
+const MANY: usize = 100_000;
+
+/// A JSON array of what `item` writes for each index.
+fn array(item: impl Fn(usize) -> String) -> String {
+    let items: Vec<String> = (0..MANY).map(item).collect();
+    format!("[{}]", items.join(","))
+}
+
+/// The same item everywhere.
+fn same(item: &Value) -> String {
+    let item = item.to_string();
+    array(|_| item.clone())
+}
 
 #[test]
 fn large_requests_take_linear_time() {
-    const MANY: usize = 100_000;
     let recipe = Recipe::open(&RecipeOptions {
         options_json: json!({"messages_web_search": "drop"}).to_string(),
         ..RecipeOptions::default()
     })
     .expect("nothing is needed");
-    let ids: Vec<String> = (0..MANY).map(|at| format!("id{at}")).collect();
-    let many = |item: Value| Value::Array(vec![item; MANY]);
-    let uses: Vec<Value> = ids.iter().map(|id| tool_use(id)).collect();
-    let results: Vec<Value> = ids.iter().rev().map(|id| tool_result(id)).collect();
-    let mut turns = Vec::new();
-    for _ in 0..MANY / 4 {
-        turns.extend([
-            user(json!("q")),
-            assistant(json!([tool_use("a")])),
-            user(json!([tool_result("a")])),
-            system(json!("s")),
-        ]);
-    }
-    let tools: Vec<Value> = ids.iter().map(|id| tool(id)).collect();
-    let names: Vec<Value> = ids
-        .iter()
-        .map(|id| json!({"type": "tool_addition", "tool": {"type": "tool_reference", "name": id}}))
-        .collect();
-    let references: Vec<Value> = ids
-        .iter()
-        .map(|id| json!({"type": "tool_reference", "tool_name": id}))
-        .collect();
-    let found = json!({"type": "tool_result", "tool_use_id": "a", "content": references});
-    let extra: serde_json::Map<String, Value> =
-        ids.iter().map(|id| (id.clone(), json!(1))).collect();
-    let thoughts = many(json!({"type": "thinking", "thinking": "t"}));
+    let uses = array(|at| {
+        format!(r#"{{"type": "tool_use", "id": "id{at}", "name": "f", "input": {{}}}}"#)
+    });
+    let results = array(|at| {
+        let at = MANY - 1 - at;
+        format!(r#"{{"type": "tool_result", "tool_use_id": "id{at}"}}"#)
+    });
+    let tools =
+        array(|at| format!(r#"{{"name": "id{at}", "input_schema": {{"type": "object"}}}}"#));
+    let additions = array(|at| {
+        format!(
+            r#"{{"type": "tool_addition", "tool": {{"type": "tool_reference", "name": "id{at}"}}}}"#
+        )
+    });
+    let references = array(|at| format!(r#"{{"type": "tool_reference", "tool_name": "id{at}"}}"#));
+    let turns = array(|at| {
+        let turn = match at % 4 {
+            0 => user(json!("q")),
+            1 => assistant(json!([tool_use("a")])),
+            2 => user(json!([tool_result("a")])),
+            _ => system(json!("s")),
+        };
+        turn.to_string()
+    });
+    let fields: Vec<String> = (0..MANY).map(|at| format!(r#""id{at}": 1"#)).collect();
+    let texts = same(&text("q"));
+    let thoughts = same(&json!({"type": "thinking", "thinking": "t"}));
+    let searches = same(&json!({"type": "web_search_1"}));
+    let says = |role: &str, content: &str| format!(r#"{{"role": "{role}", "content": {content}}}"#);
+    let one = |message: String| format!(r#""messages": [{message}]"#);
+    let asked = user(json!("q")).to_string();
+    let used = assistant(json!([tool_use("a")])).to_string();
+    let found =
+        format!(r#"[{{"type": "tool_result", "tool_use_id": "a", "content": {references}}}]"#);
     let cases = [
-        ("turns", json!({ "messages": turns })),
-        ("users", json!({"messages": many(user(json!("q")))})),
-        ("blocks", json!({"messages": [user(many(text("q")))]})),
+        ("turns", format!(r#""messages": {turns}"#)),
+        (
+            "users",
+            format!(r#""messages": {}"#, same(&user(json!("q")))),
+        ),
+        ("blocks", one(says("user", &texts))),
         (
             "parts",
-            json!({"messages": [system(many(text("q")))], "system": many(text("q"))}),
+            format!(r#""system": {texts}, {}"#, one(says("system", &texts))),
         ),
-        ("thoughts", json!({"messages": [assistant(thoughts)]})),
+        ("thoughts", one(says("assistant", &thoughts))),
         (
             "calls",
-            json!({"messages": [assistant(json!(uses)), user(json!(results))]}),
+            one(format!(
+                "{}, {}",
+                says("assistant", &uses),
+                says("user", &results)
+            )),
         ),
+        ("unanswered", one(says("assistant", &uses))),
         (
             "searches",
-            json!({"tools": many(json!({"type": "web_search_1"})), "tool_choice": {"type": "tool", "name": "web_search"}}),
+            format!(
+                r#""tools": {searches}, "tool_choice": {{"type": "tool", "name": "web_search"}}, {}"#,
+                one(asked.clone())
+            ),
         ),
         (
             "tools",
-            json!({"tools": tools, "tool_choice": {"type": "tool", "name": "id7"}}),
+            format!(
+                r#""tools": {tools}, "tool_choice": {{"type": "tool", "name": "id7"}}, {}"#,
+                one(asked.clone())
+            ),
         ),
         (
             "additions",
-            json!({"tools": tools, "messages": [system(json!(names))]}),
+            format!(r#""tools": {tools}, {}"#, one(says("system", &additions))),
         ),
         (
             "references",
-            json!({"tools": tools, "messages": [assistant(json!([tool_use("a")])), user(json!([found]))]}),
+            format!(
+                r#""tools": {tools}, {}"#,
+                one(format!("{used}, {}", says("user", &found)))
+            ),
         ),
-        ("fields", Value::Object(extra)),
-        ("unanswered", json!({"messages": [assistant(json!(uses))]})),
+        ("fields", format!("{}, {}", fields.join(","), one(asked))),
     ];
     for (name, fields) in cases {
         for model in [V41, V4] {
-            let mut request = body(fields.clone());
-            request["model"] = json!(model);
-            let request = request.to_string();
+            let request =
+                format!(r#"{{"model": "{model}", "thinking": {{"type": "disabled"}}, {fields}}}"#);
             let start = Instant::now();
             let answer = prepare(&recipe, &request);
             let took = start.elapsed();
