@@ -131,12 +131,6 @@ fn an_error_names_its_place_in_the_request() {
         .prepare(Protocol::ChatCompletions, b"{\"model\": \"\xFF\"}", None)
         .expect_err("it is not UTF-8");
     assert_eq!(error.stage, Stage::Utf8);
-    for protocol in [Protocol::Messages] {
-        let error = recipe
-            .prepare(protocol, b"{}", None)
-            .expect_err("not built yet");
-        assert_eq!(error.stage, Stage::Unsupported);
-    }
 }
 
 #[test]

@@ -76,18 +76,22 @@ impl Failed {
     /// The body that a server answers with, in the dialect of `protocol`.
     pub(crate) fn body(&self, protocol: Protocol) -> Value {
         let message = &*self.message;
+        let param = match &*self.param {
+            path if self.style.error_param && !path.is_empty() => json!(path),
+            _ => Value::Null,
+        };
         match protocol {
             Protocol::Conversation => json!({"status": self.http, "message": message}),
-            Protocol::Messages if !self.style.openai_messages => json!({
-                "type": "error",
-                "error": {"type": messages_type(self.http), "message": message},
-            }),
+            Protocol::Messages if !self.style.openai_messages => {
+                let mut error = json!({"type": messages_type(self.http), "message": message});
+                // Not a field of this dialect, so it is there only when it says something.
+                if !param.is_null() {
+                    error["param"] = param;
+                }
+                json!({"type": "error", "error": error})
+            }
             Protocol::ChatCompletions | Protocol::Responses | Protocol::Messages => {
                 let kind = openai_type(self.http);
-                let param = match &*self.param {
-                    path if self.style.error_param && !path.is_empty() => json!(path),
-                    _ => Value::Null,
-                };
                 json!({"error": {"message": message, "type": kind, "param": param, "code": kind}})
             }
         }
@@ -195,6 +199,11 @@ mod tests {
             failed.body(Protocol::Conversation).to_string(),
             r#"{"status":400,"message":"unknown role"}"#
         );
+        failed.style.error_param = true;
+        assert_eq!(
+            failed.body(Protocol::Messages).to_string(),
+            r#"{"type":"error","error":{"type":"invalid_request_error","message":"unknown role","param":"messages[0].role"}}"#
+        );
         let style = ErrorStyle {
             error_param: true,
             openai_messages: true,
@@ -203,5 +212,29 @@ mod tests {
             failed.styled(style).body(Protocol::Messages).to_string(),
             r#"{"error":{"message":"unknown role","type":"invalid_request_error","param":"messages[0].role","code":"invalid_request_error"}}"#
         );
+    }
+
+    #[test]
+    fn each_dialect_has_names_of_its_own_for_an_http_status() {
+        for (http, openai, messages) in [
+            (400, "invalid_request_error", "invalid_request_error"),
+            (429, "rate_limit_error", "rate_limit_error"),
+            (503, "overloaded_error", "overloaded_error"),
+            (500, "internal_error", "api_error"),
+            (504, "internal_error", "api_error"),
+        ] {
+            let mut failed = Failed::state("it failed");
+            failed.http = http;
+            // Without a place there is nothing to fill in.
+            failed.style.error_param = true;
+            let body = failed.body(Protocol::Responses);
+            assert_eq!(body["error"]["type"], openai);
+            assert_eq!(body["error"]["param"], Value::Null);
+            let body = failed.body(Protocol::Messages);
+            assert_eq!(
+                body,
+                json!({"type": "error", "error": {"type": messages, "message": "it failed"}})
+            );
+        }
     }
 }

@@ -108,6 +108,49 @@ static void refused(void) {
   fathom_error_free(err);
 }
 
+/* Prepares a faulty Messages request with these options and looks at the body of the error. */
+static void check_messages_error(const char *options, const char *expected) {
+  const char *request = "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":[]}]}";
+  fathom_prepared *p = NULL;
+  fathom_error *err = NULL;
+  CHECK_STATUS(fathom_prepare_with(r, FATHOM_PROTOCOL_MESSAGES, request, strlen(request), options, strlen(options), &p,
+                                   &err),
+               FATHOM_ERR_INVALID_REQUEST);
+  CHECK(p == NULL && fathom_error_http_status(err) == 400);
+  CHECK(strcmp(fathom_error_param(err, NULL), "messages[0].content") == 0);
+  fathom_buf *body = NULL;
+  CHECK_STATUS(fathom_error_body(err, FATHOM_PROTOCOL_MESSAGES, &body), FATHOM_OK);
+  check_buf(body, expected);
+  fathom_error_free(err);
+}
+
+static void messages(void) {
+#define TEXT "\"message\":\"messages.0: all messages must have non-empty content\""
+  check_messages_error("{}", "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\"," TEXT "}}");
+  check_messages_error("{\"error_param\":true}",
+                       "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\"," TEXT
+                       ",\"param\":\"messages[0].content\"}}");
+  check_messages_error("{\"messages_error_shape\":\"openai\"}",
+                       "{\"error\":{" TEXT ",\"type\":\"invalid_request_error\",\"param\":null,"
+                       "\"code\":\"invalid_request_error\"}}");
+  check_messages_error("{\"messages_error_shape\":\"openai\",\"error_param\":true}",
+                       "{\"error\":{" TEXT ",\"type\":\"invalid_request_error\","
+                       "\"param\":\"messages[0].content\",\"code\":\"invalid_request_error\"}}");
+#undef TEXT
+
+  /* The prompt is there like that of any protocol. */
+  const char *request = "{\"model\":\"DeepSeek-V4.1-Flash\",\"max_tokens\":7,\"stream\":true,\"thinking\":"
+                        "{\"type\":\"disabled\"},\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}";
+  fathom_prepared *p = NULL;
+  fathom_error *err = NULL;
+  CHECK_OK(fathom_prepare(r, FATHOM_PROTOCOL_MESSAGES, request, strlen(request), &p, &err), err);
+  fathom_prepared_info info = {.struct_size = sizeof info};
+  CHECK_STATUS(fathom_prepared_info_get(p, &info), FATHOM_OK);
+  CHECK(info.protocol == FATHOM_PROTOCOL_MESSAGES && info.stream == 1 && info.max_tokens == 7);
+  CHECK(info.token_count > 3);
+  fathom_prepared_free(p);
+}
+
 static void without_tokenizer(void) {
   fathom_recipe *bare = NULL;
   fathom_error *err = NULL;
@@ -191,6 +234,7 @@ int main(int argc, char **argv) {
   good();
   conversation();
   refused();
+  messages();
   without_tokenizer();
   tokenizers();
   fathom_recipe_free(r);

@@ -8,7 +8,7 @@ mod shape;
 use super::read::Node;
 use super::tools;
 use super::warnings::Warnings;
-use super::{Context, Converted, content, refused, thinking};
+use super::{Context, Converted, content, prefix, refused, sampling, thinking};
 use crate::recipe::conversation::{Conversation, InputMessage, ResponseFormat, ToolChoice};
 use crate::recipe::error::Error;
 use crate::recipe::json::{Json, JsonText};
@@ -72,12 +72,7 @@ pub(in crate::recipe) fn read<'v>(
     let model = shape::model(&body)?;
     let request = shape::read(&body, settings)?;
     if settings.reject_unknown_fields {
-        let known = |name: &str| FIELDS.contains(&name) || IGNORED.contains(&name);
-        if let Some(name) = body.object()?.keys().find(|name| !known(name)) {
-            let mut error = body.wrong(&format!("unknown field \"{name}\""));
-            error.param = name.to_owned();
-            return Err(error);
-        }
+        body.refuse_unknown(|name| FIELDS.contains(&name) || IGNORED.contains(&name))?;
     }
     Ok(Body {
         model,
@@ -125,6 +120,7 @@ pub(in crate::recipe) fn convert(
         request.tool_choice.clone(),
         mode.thinking,
         tool_path,
+        "parameters",
         &mut warnings,
     )?;
     check_prefix(request, &messages)?;
@@ -203,23 +199,7 @@ fn check_prefix(request: &Request<'_>, messages: &[InputMessage]) -> Result<(), 
         let message = "response_format json_object should not be used with prefix";
         return Err(refused("response_format", message));
     }
-    let uses_tools = |message: &InputMessage| {
-        matches!(
-            message,
-            InputMessage::Tool { .. }
-                | InputMessage::Assistant {
-                    tool_calls: Some(_),
-                    ..
-                }
-        )
-    };
-    if !request.tools.is_empty() || messages.iter().any(uses_tools) {
-        return Err(refused(
-            "messages",
-            "Function call should not be used with prefix",
-        ));
-    }
-    Ok(())
+    prefix::refuse_tools(!request.tools.is_empty(), messages)
 }
 
 fn stop_sequences(stop: Option<&Stop<'_>>) -> Result<Vec<String>, Error> {
@@ -227,16 +207,7 @@ fn stop_sequences(stop: Option<&Stop<'_>>) -> Result<Vec<String>, Error> {
         None => Ok(Vec::new()),
         Some(Stop::One("")) => Err(tools::empty_string("stop")),
         Some(Stop::One(text)) => Ok(vec![(*text).to_owned()]),
-        Some(Stop::Many(list)) => {
-            if list.len() > 16 {
-                let message = format!("Stop string array too long: {}", list.len());
-                return Err(refused("stop", message));
-            }
-            if let Some(at) = list.iter().position(|text| text.is_empty()) {
-                return Err(tools::empty_string(&format!("stop[{at}]")));
-            }
-            Ok(list.iter().map(|text| (*text).to_owned()).collect())
-        }
+        Some(Stop::Many(list)) => sampling::stop_sequences(list, "stop"),
     }
 }
 

@@ -5,10 +5,13 @@
 //! `convert`, with the official texts). What protocols share has a file of its own: reading shapes, thinking
 //! and effort, sampling, tools, schemas, content, images.
 
+mod billing;
 mod chat;
 mod content;
 mod conversation;
 mod image;
+mod messages;
+mod prefix;
 mod read;
 mod responses;
 mod sampling;
@@ -57,6 +60,7 @@ pub(super) enum Body<'v> {
     Chat(chat::Body<'v>),
     Conversation(conversation::Body<'v>),
     Responses(responses::Body<'v>),
+    Messages(messages::Body<'v>),
 }
 
 impl<'v> Body<'v> {
@@ -70,10 +74,7 @@ impl<'v> Body<'v> {
             Protocol::ChatCompletions => chat::read(value, settings).map(Self::Chat),
             Protocol::Conversation => conversation::read(value).map(Self::Conversation),
             Protocol::Responses => responses::read(value, settings).map(Self::Responses),
-            other => {
-                let message = format!("requests of the protocol {other:?} are not supported yet");
-                Err(Error::new(Stage::Unsupported, "", message))
-            }
+            Protocol::Messages => messages::read(value, settings).map(Self::Messages),
         }
     }
 
@@ -83,6 +84,7 @@ impl<'v> Body<'v> {
             Self::Chat(body) => body.model,
             Self::Conversation(body) => body.model,
             Self::Responses(body) => body.model,
+            Self::Messages(body) => body.model,
         }
     }
 
@@ -116,6 +118,7 @@ impl<'v> Body<'v> {
             Self::Chat(body) => chat::convert(context, body),
             Self::Conversation(body) => conversation::convert(context, body),
             Self::Responses(body) => responses::convert(context, body),
+            Self::Messages(body) => messages::convert(context, body),
         }
     }
 }

@@ -97,6 +97,14 @@ impl<'v> Node<'v, '_> {
             .ok_or_else(|| self.expected("an object"))
     }
 
+    /// Refuses the first field that is not `known`.
+    pub(super) fn refuse_unknown(&self, known: impl Fn(&str) -> bool) -> Result<(), Error> {
+        match self.object()?.iter().find(|(name, _)| !known(name)) {
+            None => Ok(()),
+            Some((name, value)) => Err(self.child(value, Step::Key(name)).wrong("unknown field")),
+        }
+    }
+
     /// A field that must be there.
     pub(super) fn required<'s>(&'s self, key: &'s str) -> Result<Node<'v, 's>, Error> {
         let value = self.object()?.get(key);

@@ -148,6 +148,7 @@ fn convert_request(context: Context<'_>, body: &Body<'_>) -> Result<Converted, E
         tool_choice(context, request, &mut warnings)?,
         mode.thinking,
         |at| declarations.path(at),
+        "parameters",
         &mut warnings,
     )?;
     shared::introduce(&mut messages, &tools);

@@ -1,10 +1,11 @@
 //! Sampling fields of all protocols: checked in one order, then resolved.
 
 use super::warnings::Warnings;
-use super::{Context, refused};
+use super::{Context, refused, tools};
 use crate::recipe::encoding::Encoding;
 use crate::recipe::error::Error;
 use crate::recipe::options::InferenceOptions;
+use crate::recipe::settings::Settings;
 
 /// The fields as a request gave them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -121,11 +122,7 @@ impl Sampling {
                 return Err(refused("top_logprobs", message));
             }
         }
-        let bound = if thinking {
-            settings.thinking_max_tokens_upper_bound
-        } else {
-            settings.non_thinking_max_tokens_upper_bound
-        };
+        let bound = longest_output(settings, thinking);
         if self
             .max_tokens
             .is_some_and(|max| !(1..=bound).contains(&max))
@@ -140,6 +137,29 @@ impl Sampling {
         }
         Ok(())
     }
+}
+
+/// The largest `max_tokens` of a request.
+pub(super) fn longest_output(settings: &Settings, thinking: bool) -> u32 {
+    if thinking {
+        settings.thinking_max_tokens_upper_bound
+    } else {
+        settings.non_thinking_max_tokens_upper_bound
+    }
+}
+
+/// Checks the stop sequences of a list at `param`. The texts call it `stop` whatever the protocol does.
+pub(super) fn stop_sequences(list: &[&str], param: &str) -> Result<Vec<String>, Error> {
+    if list.len() > 16 {
+        let message = format!("Stop string array too long: {}", list.len());
+        return Err(refused(param, message));
+    }
+    if let Some(at) = list.iter().position(|text| text.is_empty()) {
+        let mut error = tools::empty_string(&format!("stop[{at}]"));
+        error.param = format!("{param}[{at}]");
+        return Err(error);
+    }
+    Ok(list.iter().map(|text| (*text).to_owned()).collect())
 }
 
 /// Refuses a value outside `low..=high`, NaN included.

@@ -73,13 +73,15 @@ pub(super) fn empty_string(param: &str) -> Error {
     refused(param, message)
 }
 
-/// Converts declared tools and the choice. `path` gives the request path of a tool by its index.
+/// Converts declared tools and the choice. `path` gives the request path of a tool by its index, `schema` is
+/// the name of its field that has the schema.
 pub(super) fn convert(
     context: Context<'_>,
     declared: &[Declared<'_>],
     choice: Choice<'_>,
     thinking: bool,
     path: impl Fn(usize) -> String,
+    schema: &str,
     warnings: &mut Warnings,
 ) -> Result<(Vec<ToolDefinition>, ToolChoice), Error> {
     if choice == Choice::None {
@@ -97,7 +99,7 @@ pub(super) fn convert(
                 "Tool names must be unique.",
             ));
         }
-        let param = || format!("{}.parameters", path(at));
+        let param = || format!("{}.{schema}", path(at));
         let parameters = parameters(context, tool, param, warnings)?;
         tools.push(ToolDefinition {
             name: tool.name.to_owned(),
@@ -115,10 +117,7 @@ pub(super) fn convert(
     };
     if let Some(wanted) = wanted {
         if let Some(unknown) = wanted.iter().find(|name| !names.contains(*name)) {
-            let message = format!(
-                "Invalid value for 'tool_call': no function named '{unknown}' was specified in the 'tools' parameter."
-            );
-            return Err(refused("tool_choice", message));
+            return Err(unknown_function(unknown));
         }
         let wanted: HashSet<&str, ahash::RandomState> = wanted.into_iter().collect();
         let mut at = 0;
@@ -142,6 +141,14 @@ pub(super) fn convert(
         return Err(refused("tool_choice", message));
     }
     Ok((tools, ToolChoice::Required))
+}
+
+/// The text for a choice that names a function there is not.
+pub(super) fn unknown_function(name: &str) -> Error {
+    let message = format!(
+        "Invalid value for 'tool_call': no function named '{name}' was specified in the 'tools' parameter."
+    );
+    refused("tool_choice", message)
 }
 
 /// A definition that says only which tool is meant, until [`introduce`] puts the converted one there.

@@ -11,7 +11,7 @@ use crate::recipe::error::Error;
 use crate::recipe::request::content::Parts;
 use crate::recipe::request::image::{self, DataUrl};
 use crate::recipe::request::warnings::Warnings;
-use crate::recipe::request::{Context, refused};
+use crate::recipe::request::{Context, billing, refused};
 
 /// Converts all messages.
 pub(super) fn convert(
@@ -161,24 +161,12 @@ fn check_calls(calls: &[Call<'_>], at: usize, messages: &[Message<'_>]) -> Resul
 
 /// Drops the line that some clients put before their system prompt for accounting.
 fn without_billing_header(context: Context<'_>, content: Prompt) -> Prompt {
-    const HEADER: &str = "x-anthropic-billing-header";
-    let start = content.text.get(..HEADER.len());
-    let has_header = if context.settings.fixes.one_billing_header_rule {
-        start.is_some_and(|start| start.eq_ignore_ascii_case(HEADER))
-    } else {
-        start == Some(HEADER)
-    };
-    if !has_header {
+    let any_case = context.settings.fixes.one_billing_header_rule;
+    let kept = billing::without_header(&content.text, any_case);
+    let removed = content.text.len() - kept.len();
+    if removed == 0 {
         return content;
     }
-    let line = content.text.find('\n');
-    let greeting = content.text.find("You are");
-    let Some(cut) = line.into_iter().chain(greeting).min() else {
-        return Prompt::default();
-    };
-    let kept = content.text[cut..].trim_start();
-    let removed = content.text.len() - kept.len();
-    let text = kept.to_owned();
     let special_ranges = content
         .special_ranges
         .iter()
@@ -186,7 +174,7 @@ fn without_billing_header(context: Context<'_>, content: Prompt) -> Prompt {
         .map(|range| range.start - removed..range.end - removed)
         .collect();
     Prompt {
-        text,
+        text: kept.to_owned(),
         special_ranges,
     }
 }
