@@ -16,7 +16,7 @@ use super::models::Models;
 use super::options::{InferenceOptions, ParsingOptions, Protocol, ResponseOptions, Warning};
 use super::request::{self, Body, Context, Converted};
 use super::settings::{self, ImageOptions, Scope, Settings};
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{Reuse, Tokenizer};
 
 /// How a recipe is opened.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +37,8 @@ pub struct Recipe {
     models: Models,
     settings: Arc<Settings>,
     tokenizer: Option<Arc<Tokenizer>>,
+    /// What earlier requests had in common with later ones; `None` where the host keeps nothing.
+    reuse: Option<Reuse>,
     max_context: u32,
 }
 
@@ -115,6 +117,7 @@ impl Recipe {
         }
         Ok(Self {
             models: Models::new(&options.aliases_json, &given)?,
+            reuse: (settings.cache_bytes > 0).then(|| Reuse::new(settings.cache_bytes)),
             settings: Arc::new(settings),
             tokenizer,
             max_context: match options.max_context {
@@ -182,7 +185,12 @@ impl Recipe {
         settings.parsing.apply(&mut converted.parsing);
         let tokens = match &self.tokenizer {
             Some(tokenizer) => {
-                tokenizer.encode(&rendered.prompt.text, &rendered.prompt.special_ranges)?
+                let prompt = &rendered.prompt;
+                tokenizer.encode_reusing(
+                    &prompt.text,
+                    &prompt.special_ranges,
+                    self.reuse.as_ref(),
+                )?
             }
             None => Vec::new(),
         };

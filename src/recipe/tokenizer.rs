@@ -10,6 +10,7 @@
 mod bpe;
 mod byte_level;
 mod file;
+mod reuse;
 mod split;
 mod unicode;
 
@@ -18,6 +19,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use aho_corasick::{AhoCorasick, MatchKind};
+
+pub(super) use self::reuse::Reuse;
 
 use self::bpe::{Bpe, Scratch};
 use self::split::Splitter;
@@ -96,8 +99,24 @@ impl Tokenizer {
     /// Ids of `text`, whose `special` byte ranges are each exactly one special token; the rest is text
     /// even where it spells one.
     pub fn encode(&self, text: &str, special: &[Range<usize>]) -> Result<Vec<u32>, Error> {
+        self.encode_reusing(text, special, None)
+    }
+
+    /// The same, with what earlier calls left in `reuse`.
+    pub(super) fn encode_reusing(
+        &self,
+        text: &str,
+        special: &[Range<usize>],
+        reuse: Option<&Reuse>,
+    ) -> Result<Vec<u32>, Error> {
         let mut ids = Vec::with_capacity(text.len() / 3 + special.len());
-        let mut scratch = Scratch::default();
+        let mut scratch = Scratch::for_text(text.len());
+        let mut encode = |region: &str, ids: &mut Vec<u32>| match reuse {
+            Some(reuse) => reuse.encode(region, ids, |ids| {
+                self.encode_region(region, ids, &mut scratch)
+            }),
+            None => self.encode_region(region, ids, &mut scratch),
+        };
         let mut done = 0;
         for range in special {
             let region = text.get(done..range.start);
@@ -113,7 +132,7 @@ impl Tokenizer {
                     ),
                 ));
             };
-            self.encode_region(region, &mut ids, &mut scratch)?;
+            encode(region, &mut ids)?;
             let id = *self.named.get(spelling).ok_or_else(|| {
                 let message =
                     format!("special token \"{spelling}\" is not in the added vocabulary");
@@ -122,7 +141,7 @@ impl Tokenizer {
             ids.push(id);
             done = range.end;
         }
-        self.encode_region(&text[done..], &mut ids, &mut scratch)?;
+        encode(&text[done..], &mut ids)?;
         Ok(ids)
     }
 
@@ -130,7 +149,7 @@ impl Tokenizer {
     pub fn encode_allow_special(&self, text: &str) -> Result<Vec<u32>, Error> {
         let mut ids = Vec::with_capacity(text.len() / 3);
         let [first, second] = &self.added;
-        let mut scratch = Scratch::default();
+        let mut scratch = Scratch::for_text(text.len());
         first.split(text, &mut ids, |rest, ids| {
             second.split(rest, ids, |text, ids| {
                 self.encode_region(text, ids, &mut scratch)

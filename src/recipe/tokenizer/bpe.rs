@@ -235,11 +235,22 @@ pub(super) struct Scratch {
     seen: Seen,
 }
 
+impl Scratch {
+    /// For a text of so many bytes.
+    pub(super) fn for_text(bytes: usize) -> Self {
+        let mut scratch = Self::default();
+        scratch.seen.most = (bytes / 16).next_power_of_two().clamp(16, 1024);
+        scratch
+    }
+}
+
 /// Pieces of a text that took merges, with their ids: names and numbers come again and again.
 #[derive(Default)]
 struct Seen {
     /// One piece a place; a newer one takes the place of an older one. Empty until the first piece is kept.
     places: Vec<Place>,
+    /// How many places to make then: a power of two, or 0 to keep nothing.
+    most: usize,
     text: Vec<u8>,
     ids: Vec<u32>,
 }
@@ -255,13 +266,12 @@ struct Place {
 }
 
 impl Seen {
-    const PLACES: usize = 1024;
     /// More text than this is not kept.
-    const MOST: usize = 64 << 10;
+    const MOST_TEXT: usize = 64 << 10;
 
     /// Appends the ids of `piece`, if it was kept.
     fn copy(&self, hash: u64, piece: &[u8], ids: &mut Vec<u32>) -> bool {
-        let Some(place) = self.places.get(Self::index(hash)) else {
+        let Some(place) = self.places.get(self.index(hash)) else {
             return false;
         };
         let text = place.text as usize..place.text as usize + usize::from(place.text_length);
@@ -278,18 +288,19 @@ impl Seen {
         else {
             return;
         };
-        if self.text.len() + piece.len() > Self::MOST {
+        if self.most == 0 || self.text.len() + piece.len() > Self::MOST_TEXT {
             return;
         }
         let (Ok(text), Ok(first)) = (self.text.len().try_into(), self.ids.len().try_into()) else {
             return;
         };
         if self.places.is_empty() {
-            self.places.resize(Self::PLACES, Place::default());
+            self.places.resize(self.most, Place::default());
         }
         self.text.extend_from_slice(piece);
         self.ids.extend_from_slice(ids);
-        self.places[Self::index(hash)] = Place {
+        let at = self.index(hash);
+        self.places[at] = Place {
             hash,
             text,
             ids: first,
@@ -298,9 +309,8 @@ impl Seen {
         };
     }
 
-    fn index(hash: u64) -> usize {
-        // The low bits are the weakest of a product.
-        (hash >> 32) as usize % Self::PLACES
+    fn index(&self, hash: u64) -> usize {
+        (hash >> 32) as usize & self.most.wrapping_sub(1)
     }
 }
 
@@ -539,7 +549,7 @@ mod tests {
         #[test]
         fn a_piece_seen_before_gives_the_same_ids(pieces in proptest::collection::vec("[abcd]{1,70}", 1..40)) {
             let model = model();
-            let mut scratch = Scratch::default();
+            let mut scratch = Scratch::for_text(200);
             for piece in pieces.iter().chain(&pieces) {
                 let mut ids = Vec::new();
                 model.encode(piece.as_bytes(), &mut ids, &mut scratch);

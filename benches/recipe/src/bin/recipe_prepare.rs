@@ -194,10 +194,10 @@ fn main() {
 
     let render: Stage = |system, item| system.render(item);
     let ids: Stage = |system, item| system.ids(item).len();
-    for group in ["short chat", "agent", "long"] {
+    for group in ["all", "short chat", "agent", "long"] {
         let set: Vec<Item> = items
             .iter()
-            .filter(|item| item.group == group)
+            .filter(|item| group == "all" || item.group == group)
             .cloned()
             .collect();
         if set.is_empty() {
