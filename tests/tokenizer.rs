@@ -7,10 +7,15 @@
 
 mod recipe_support;
 
+use std::ffi::{c_char, c_void};
 use std::path::Path;
+use std::ptr::null_mut;
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
+use fathom::capi::library::fathom_set_log;
+use fathom::capi::tokenizer::{fathom_tokenizer_free, fathom_tokenizer_open};
+use fathom::capi::types::FATHOM_OK;
 use fathom::recipe::Stage;
 use fathom::recipe::tokenizer::Tokenizer;
 use proptest::prelude::*;
@@ -221,6 +226,64 @@ fn a_small_file_with_another_pre_tokenizer_works() {
         tokenizer.encode("ab<x>", &[2..5]).expect("text encodes"),
         [256, 257]
     );
+}
+
+/// Keeps what the log says about tokenizers. `user_data` is a list of texts behind a lock.
+unsafe extern "C" fn note(
+    user_data: *mut c_void,
+    level: i32,
+    target: *const c_char,
+    target_len: usize,
+    message: *const c_char,
+    message_len: usize,
+) {
+    let text = |start: *const c_char, length| {
+        // SAFETY: texts of a record are readable until the callback returns.
+        let bytes = unsafe { std::slice::from_raw_parts(start.cast::<u8>(), length) };
+        String::from_utf8_lossy(bytes).into_owned()
+    };
+    if text(target, target_len) == "tokenizer" {
+        let line = format!("{level} {}", text(message, message_len));
+        // SAFETY: the test below passes such a list and keeps it until the log is off.
+        let lines = unsafe { &*user_data.cast::<Mutex<Vec<String>>>() };
+        lines
+            .lock()
+            .expect("no test panics in a callback")
+            .push(line);
+    }
+}
+
+#[test]
+fn a_file_that_needs_the_general_engine_is_told_in_the_log() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("tokenizer.json");
+    std::fs::write(&path, small().to_string()).expect("it is written");
+    assert!(!Tokenizer::open(&path).expect("it is valid").cuts_by_hand());
+    assert!(demo().cuts_by_hand() && v41().cuts_by_hand());
+
+    let lines: Mutex<Vec<String>> = Mutex::default();
+    let open = |path: &Path| {
+        let path = path.to_str().expect("a plain path");
+        let mut tokenizer = null_mut();
+        // SAFETY: the path is readable for its length, the handle writable, the error may be NULL.
+        unsafe {
+            let status =
+                fathom_tokenizer_open(path.as_ptr().cast(), path.len(), &mut tokenizer, null_mut());
+            assert_eq!(status, FATHOM_OK);
+            fathom_tokenizer_free(tokenizer);
+        }
+    };
+    // SAFETY: `note` fits, and the list lives until the log is off.
+    unsafe {
+        let list = (&raw const lines).cast_mut().cast();
+        assert_eq!(fathom_set_log(2, Some(note), list, None), FATHOM_OK);
+        open(&demo_model());
+        open(&path);
+        assert_eq!(fathom_set_log(0, None, null_mut(), None), FATHOM_OK);
+    }
+    let lines = lines.into_inner().expect("no test panics in a callback");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].starts_with("2 the pre-tokeniser of this file is not the rule of V4"));
 }
 
 #[test]

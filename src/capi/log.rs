@@ -44,6 +44,7 @@ impl Drop for UserData {
 }
 
 pub(crate) const ERROR: i32 = 1;
+pub(crate) const WARN: i32 = 2;
 pub(crate) const INFO: i32 = 3;
 pub(crate) const TRACE: i32 = 5;
 
@@ -63,6 +64,11 @@ pub(crate) fn set(level: i32, sink: Option<Sink>) {
 /// Something went wrong inside fathom.
 pub(crate) fn error(target: &str, message: &str) {
     record(ERROR, target, message);
+}
+
+/// It works, but not as well as the host may expect.
+pub(crate) fn warn(target: &str, message: &str) {
+    record(WARN, target, message);
 }
 
 /// Rare and interesting.

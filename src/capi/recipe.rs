@@ -10,6 +10,7 @@ use super::handle::{self, Poison, handle};
 use super::input;
 use super::library::buffer;
 use super::options::{self, Versioned};
+use super::tokenizer::warn_if_slow;
 use super::types::*;
 use crate::call::ErrorStyle;
 use crate::call::request::pending_images;
@@ -198,6 +199,9 @@ pub unsafe extern "C" fn fathom_recipe_open(
         // SAFETY: the caller's duty: as many bytes as `struct_size` says, with readable strings.
         let options = unsafe { recipe_options(o) }?;
         let recipe = Recipe::open(&options)?;
+        if let Some(tokenizer) = recipe.tokenizer() {
+            warn_if_slow(tokenizer);
+        }
         out.set(handle::create(RecipeObject {
             recipe: Arc::new(recipe),
             style: ErrorStyle::default().with_options(&options.options_json),

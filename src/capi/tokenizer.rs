@@ -8,6 +8,7 @@ use super::error::Failed;
 use super::handle::{self, handle};
 use super::input;
 use super::library::buffer;
+use super::log;
 use super::types::*;
 use crate::recipe::tokenizer::Tokenizer;
 
@@ -32,7 +33,9 @@ pub unsafe extern "C" fn fathom_tokenizer_open(
         let out = Out::new(out, std::ptr::null_mut(), "out")?;
         // SAFETY: the caller's duty.
         let path = unsafe { input::path(path, path_len, "path") }?;
-        out.set(handle::create(Arc::new(Tokenizer::open(&path)?))?);
+        let tokenizer = Tokenizer::open(&path)?;
+        warn_if_slow(&tokenizer);
+        out.set(handle::create(Arc::new(tokenizer))?);
         Ok(())
     })
 }
@@ -195,4 +198,14 @@ pub unsafe extern "C" fn fathom_tokenizer_vocab_size(t: *const fathom_tokenizer)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fathom_tokenizer_free(t: *mut fathom_tokenizer) {
     quiet((), || handle::retire(t.cast_const(), "t").map(drop));
+}
+
+/// Tells the host's log about a file whose text is cut by the general engine.
+pub(super) fn warn_if_slow(tokenizer: &Tokenizer) {
+    if !tokenizer.cuts_by_hand() {
+        log::warn(
+            "tokenizer",
+            "the pre-tokeniser of this file is not the rule of V4: text is cut by the general engine, many times slower",
+        );
+    }
 }

@@ -9,11 +9,12 @@
 mod write;
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt::{self, Formatter};
 use std::sync::Arc;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
 pub use self::write::{Style, to_string, write};
@@ -42,9 +43,17 @@ pub struct Object<'b> {
     entries: Vec<(Cow<'b, str>, Json<'b>)>,
 }
 
+/// The most values in one text, those inside others included. A tree of so many takes a few hundred megabytes;
+/// requests have thousands.
+pub const MOST_VALUES: usize = 4 << 20;
+
 /// Reads `text`, which must be one value.
 pub fn parse(text: &str) -> Result<Json<'_>, serde_json::Error> {
-    serde_json::from_str(text)
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let left = Cell::new(MOST_VALUES);
+    let value = Reader { left: &left }.deserialize(&mut reader)?;
+    reader.end()?;
+    Ok(value)
 }
 
 impl<'b> Json<'b> {
@@ -223,15 +232,26 @@ impl JsonText {
     }
 }
 
-impl<'de> Deserialize<'de> for Json<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor)
+/// Reads values, as long as there are not too many.
+#[derive(Clone, Copy)]
+struct Reader<'c> {
+    left: &'c Cell<usize>,
+}
+
+impl<'de> DeserializeSeed<'de> for Reader<'_> {
+    type Value = Json<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        let Some(left) = self.left.get().checked_sub(1) else {
+            let message = format!("more than {MOST_VALUES} values");
+            return Err(D::Error::custom(message));
+        };
+        self.left.set(left);
+        deserializer.deserialize_any(self)
     }
 }
 
-struct ValueVisitor;
-
-impl<'de> Visitor<'de> for ValueVisitor {
+impl<'de> Visitor<'de> for Reader<'_> {
     type Value = Json<'de>;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -269,7 +289,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = access.next_element()? {
+        while let Some(item) = access.next_element_seed(self)? {
             items.push(item);
         }
         Ok(Json::Array(items))
@@ -282,7 +302,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
         // Where the keys are, once there are many.
         let mut places: Option<HashMap<Cow<'de, str>, usize, ahash::RandomState>> = None;
         while let Some(key) = access.next_key_seed(KeySeed)? {
-            let value = access.next_value()?;
+            let value = access.next_value_seed(self)?;
             let known = if entries.len() <= FEW {
                 entries.iter().position(|(name, _)| *name == key)
             } else {
@@ -411,6 +431,18 @@ mod tests {
         assert!(parse(&nested(127)).is_ok());
         assert!(parse(&nested(128)).is_err());
         assert!(parse(&"{\"a\":".repeat(1_000_000)).is_err());
+    }
+
+    #[test]
+    fn values_have_a_limit() {
+        let many = |count: usize| format!("[{}0]", "0,".repeat(count - 2));
+        assert!(parse(&many(MOST_VALUES)).is_ok());
+        let error = parse(&many(MOST_VALUES + 1)).expect_err("one too many");
+        assert!(
+            error.to_string().starts_with("more than 4194304 values"),
+            "{error}"
+        );
+        assert!(parse(&"[[],".repeat(60)).is_err());
     }
 
     #[test]

@@ -91,6 +91,12 @@ impl Tokenizer {
         })
     }
 
+    /// Whether text is cut by the hand-written rule of V4. Any other pre-tokeniser runs through the general
+    /// engine: the same ids as that engine gives, many times slower.
+    pub fn cuts_by_hand(&self) -> bool {
+        matches!(self.splitter, Splitter::V4)
+    }
+
     /// Number of ids, added tokens included (largest id + 1).
     pub fn vocab_size(&self) -> u32 {
         self.tokens.len()

@@ -123,8 +123,18 @@ impl<'v> Body<'v> {
     }
 }
 
+/// The longest body. The images of a request, as base64, take a third of it.
+const MOST_BYTES: usize = 256 << 20;
+
 /// Parses the body of a request.
 pub(super) fn parse(body: &[u8]) -> Result<Json<'_>, Error> {
+    if body.len() > MOST_BYTES {
+        let message = format!(
+            "invalid JSON request: {} bytes, more than {MOST_BYTES}",
+            body.len()
+        );
+        return Err(Error::new(Stage::Deserialize, "", message));
+    }
     let text = std::str::from_utf8(body).map_err(|error| {
         let message = format!(
             "invalid JSON request: not UTF-8 at byte {}",
