@@ -165,8 +165,8 @@ pub fn render_with<'a>(
 /// A message in the place a version gave it.
 enum Turn<'a> {
     System(Content<'a>, &'a [ToolDefinition]),
-    /// Consecutive user messages, joined by blank lines.
-    User(Vec<Content<'a>>),
+    /// A user message and those that follow it, joined by blank lines.
+    User(Content<'a>, Vec<Content<'a>>),
     Assistant(Assistant<'a>),
     Tool(Content<'a>, Option<&'a str>),
     Reminder(&'a str),
@@ -187,7 +187,7 @@ impl<'a> Turn<'a> {
             InputMessage::User {
                 content,
                 image_sources,
-            } => Self::User(vec![Content::new(content, image_sources)]),
+            } => Self::User(Content::new(content, image_sources), Vec::new()),
             InputMessage::Assistant {
                 content,
                 reasoning_content,
@@ -215,7 +215,7 @@ impl<'a> Turn<'a> {
 /// Adds a turn; a user message joins the one before it.
 fn append<'a>(turns: &mut Vec<Turn<'a>>, turn: Turn<'a>) {
     match (turns.last_mut(), turn) {
-        (Some(Turn::User(parts)), Turn::User(more)) => parts.extend(more),
+        (Some(Turn::User(_, more)), Turn::User(next, _)) => more.push(next),
         (_, turn) => turns.push(turn),
     }
 }
@@ -261,7 +261,7 @@ fn shows_tools(conversation: &Conversation) -> bool {
 /// The turn that a quick instruction asks for: the first answer to the last user turn. It may be still to come,
 /// and is then the end of `turns`.
 fn task_answer(turns: &[Turn<'_>]) -> usize {
-    let is_user = |turn: &Turn<'_>| matches!(turn, Turn::User(_) | Turn::Tool(..));
+    let is_user = |turn: &Turn<'_>| matches!(turn, Turn::User(..) | Turn::Tool(..));
     let is_answer = |turn: &Turn<'_>| matches!(turn, Turn::Assistant(_));
     turns
         .iter()
@@ -328,7 +328,7 @@ fn sort_results_by_call(turns: &mut [Turn<'_>]) {
         }
         let run = turns[at..]
             .iter()
-            .take_while(|turn| matches!(turn, Turn::User(_) | Turn::Tool(..)))
+            .take_while(|turn| matches!(turn, Turn::User(..) | Turn::Tool(..)))
             .count();
         if run == 0 {
             at += 1;

@@ -52,11 +52,11 @@ pub(super) fn render<'a>(
         match turn {
             // They all moved to the front.
             Turn::System(..) => {}
-            Turn::User(parts) => {
-                let continues = matches!(previous, Some(Turn::User(_) | Turn::Tool(..)));
+            Turn::User(first, more) => {
+                let continues = matches!(previous, Some(Turn::User(..) | Turn::Tool(..)));
                 open_user(&mut out, continues);
                 let mut written = false;
-                for part in parts {
+                for part in std::iter::once(first).chain(more) {
                     let empty = part.prompt.text.is_empty();
                     if written && !empty {
                         out.text("\n\n");
@@ -68,7 +68,7 @@ pub(super) fn render<'a>(
             Turn::Tool(content, _) => {
                 let continues = match previous {
                     Some(Turn::Tool(..)) => true,
-                    Some(Turn::User(_)) => options.v4_join_tool_after_user,
+                    Some(Turn::User(..)) => options.v4_join_tool_after_user,
                     _ => false,
                 };
                 open_user(&mut out, continues);

@@ -3,6 +3,8 @@
 //! Messages stay where they are: system messages may stand anywhere, tool results are put into the order of
 //! their calls, and the tool prompt joins the first system message.
 
+use std::fmt::Write;
+
 use super::special::SpecialToken::{
     Assistant as AssistantToken, Bos, Eos, LatestReminder, System, ThinkingEnd, ThinkingStart, User,
 };
@@ -42,9 +44,9 @@ pub(super) fn render<'a>(
     }
     if has_messages && conversation.thinking_mode {
         let effort = effort(conversation.reasoning_effort);
-        out.text(&format!(
-            "Reasoning Effort: {effort} (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
-        ));
+        out.text("Reasoning Effort: ");
+        write!(out.text_mut(), "{effort}").expect("a string takes everything");
+        out.text(" (range 1-100, the higher the value, the more thorough the reasoning)\n\n");
     }
     // The extras belong to the first system message; without one, to an empty one before all others.
     let inserted = has_extras && !leads;
@@ -68,12 +70,11 @@ pub(super) fn render<'a>(
                     write_schemas(&mut out, tools.iter());
                 }
             }
-            Turn::User(parts) => {
+            Turn::User(first, more) => {
                 open_user(&mut out, continues_user);
-                for (at, part) in parts.iter().enumerate() {
-                    if at > 0 {
-                        out.text("\n\n");
-                    }
+                out.content(*first);
+                for part in more {
+                    out.text("\n\n");
                     out.content(*part);
                 }
             }
@@ -105,7 +106,7 @@ pub(super) fn render<'a>(
                 }
             }
         }
-        continues_user = matches!(turn, Turn::User(_) | Turn::Tool(..));
+        continues_user = matches!(turn, Turn::User(..) | Turn::Tool(..));
     }
     let task = write_end(&mut out, conversation, options, &MARKUP, &turns);
     let (prompt, images) = out.finish();

@@ -24,7 +24,7 @@ impl<'a> Writer<'a> {
         Self {
             prompt: Prompt {
                 text: String::with_capacity(capacity),
-                special_ranges: Vec::new(),
+                special_ranges: Vec::with_capacity(16),
             },
             images: Vec::new(),
             tokens,
