@@ -64,7 +64,8 @@ pub(crate) fn check_all(protocol: &str, count: usize) {
     );
 }
 
-fn protocol(vector: &Value) -> Protocol {
+/// The protocol of a vector.
+pub(crate) fn protocol(vector: &Value) -> Protocol {
     match vector["protocol"].as_str() {
         Some("chat") => Protocol::ChatCompletions,
         Some("responses") => Protocol::Responses,
