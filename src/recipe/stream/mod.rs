@@ -102,7 +102,7 @@ pub enum Finish {
 /// One protocol event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The `event:` line of Messages and Responses; `None` for Chat Completions.
+    /// The `event:` line of Messages and Responses, the kind of a neutral event; `None` for Chat Completions.
     pub name: Option<&'static str>,
     /// One JSON document, no framing.
     pub data: String,

@@ -302,25 +302,31 @@ fn write_logprobs(parts: &[Logprobs<'_>], answer: &Answer, into: &mut String) {
         into.push_str(if opened { ",\"" } else { "{\"" });
         opened = true;
         into.push_str(name);
-        into.push_str("\":[");
-        for (at, entry) in logprobs.iter().enumerate() {
+        into.push_str("\":");
+        write_entries(logprobs, answer, into);
+    }
+    into.push_str(if opened { "}" } else { "null" });
+}
+
+/// The list of these tokens, each with its alternatives.
+pub(super) fn write_entries(entries: &[Logprob], answer: &Answer, into: &mut String) {
+    into.push('[');
+    for (at, entry) in entries.iter().enumerate() {
+        if at > 0 {
+            into.push(',');
+        }
+        write_token(entry.token, entry.logprob, answer, into);
+        into.push_str(",\"top_logprobs\":[");
+        for (at, (token, logprob)) in entry.top.iter().enumerate() {
             if at > 0 {
                 into.push(',');
             }
-            write_token(entry.token, entry.logprob, answer, into);
-            into.push_str(",\"top_logprobs\":[");
-            for (at, (token, logprob)) in entry.top.iter().enumerate() {
-                if at > 0 {
-                    into.push(',');
-                }
-                write_token(*token, *logprob, answer, into);
-                into.push('}');
-            }
-            into.push_str("]}");
+            write_token(*token, *logprob, answer, into);
+            into.push('}');
         }
-        into.push(']');
+        into.push_str("]}");
     }
-    into.push_str(if opened { "}" } else { "null" });
+    into.push(']');
 }
 
 /// A token's text, or its bytes in hexadecimal when they are no text; left open for more members.

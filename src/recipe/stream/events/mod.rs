@@ -1,7 +1,9 @@
 //! Neutral events become those of a wire protocol: one file a protocol.
 
 pub(super) mod chat;
+pub(super) mod conversation;
 pub(super) mod json;
+pub(super) mod messages;
 
 use std::fmt::Debug;
 
@@ -26,7 +28,9 @@ pub(super) trait Writer: Debug + Send {
 pub(super) fn writer(options: &ParserOptions) -> Result<Box<dyn Writer>, Error> {
     match options.protocol {
         Protocol::ChatCompletions => Ok(Box::new(chat::Chat::new(options))),
-        Protocol::Responses | Protocol::Messages | Protocol::Conversation => Err(Error::new(
+        Protocol::Messages => Ok(Box::new(messages::Messages::new(options))),
+        Protocol::Conversation => Ok(Box::new(conversation::Conversation)),
+        Protocol::Responses => Err(Error::new(
             Stage::Unsupported,
             "",
             "answers of this protocol cannot be written yet",
