@@ -1,8 +1,10 @@
-//! The output side of the recipe: model output in, Chat Completions events out.
+//! The output side of the recipe: model output in, protocol events out.
 
 mod grammar;
 mod life;
 mod merge;
+mod messages;
+mod neutral;
 #[path = "../recipe_support/mod.rs"]
 mod recipe_support;
 mod splits;

@@ -55,7 +55,7 @@ const FRAGMENTS: [&str; 40] = [
     "</｜DSML｜tool_calls>",
 ];
 
-fn any_text() -> impl Strategy<Value = String> {
+pub(crate) fn any_text() -> impl Strategy<Value = String> {
     let fragment = prop_oneof![
         8 => proptest::sample::select(FRAGMENTS.as_slice()).prop_map(str::to_owned),
         1 => "[ -~\n]{0,4}",
@@ -64,7 +64,7 @@ fn any_text() -> impl Strategy<Value = String> {
     proptest::collection::vec(fragment, 0..24).prop_map(|parts| parts.concat())
 }
 
-fn any_options() -> impl Strategy<Value = ParserOptions> {
+pub(crate) fn any_options() -> impl Strategy<Value = ParserOptions> {
     let stage = proptest::sample::select(vec![
         None,
         Some(ThinkingStage::ReasoningStart),
@@ -107,12 +107,12 @@ fn any_options() -> impl Strategy<Value = ParserOptions> {
     )
 }
 
-fn any_finish() -> impl Strategy<Value = Finish> {
+pub(crate) fn any_finish() -> impl Strategy<Value = Finish> {
     proptest::sample::select(vec![Finish::Stop, Finish::Length, Finish::EndOfStream])
 }
 
 /// The reference writes one blank for each chunk of noise around JSON; nothing else depends on chunks.
-fn splittable(mut options: ParserOptions) -> ParserOptions {
+pub(crate) fn splittable(mut options: ParserOptions) -> ParserOptions {
     options.parsing.parse_json_output &= options.stream.recovery == Recovery::Robust;
     options
 }

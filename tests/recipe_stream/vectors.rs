@@ -8,30 +8,35 @@ use fathom::recipe::stream::{
     Chunk, DeclaredTool, Finish, Output, Parser, ParserOptions, Recovery, StartInfo, StreamOptions,
     Vocabulary,
 };
-use fathom::recipe::{ParsingOptions, ResponseOptions, ThinkingStage};
+use fathom::recipe::{ParsingOptions, Protocol, ResponseOptions, ThinkingStage};
 use serde_json::{Value, json};
 
 use crate::merge::{hide_ids, merged, without};
 use crate::recipe_support::lines;
 use crate::support::{Tokens, data, options, seen};
 
-fn case_options(case: &Value, recovery: Recovery) -> ParserOptions {
+pub(crate) fn case_options(case: &Value, protocol: Protocol, recovery: Recovery) -> ParserOptions {
     let parsing = &case["options"];
     let flag = |name: &str| parsing[name].as_bool().unwrap();
     let request = &case["request"];
     let tools = request["tools"].as_array().map(|tools| {
         tools
             .iter()
-            .map(|tool| DeclaredTool {
-                name: tool["function"]["name"].as_str().unwrap().into(),
-                properties: tool["function"]["parameters"]["properties"]
-                    .as_object()
-                    .map(|map| map.keys().cloned().collect())
-                    .unwrap_or_default(),
+            .map(|tool| {
+                let tool = tool.get("function").unwrap_or(tool);
+                let schema = tool.get("input_schema").unwrap_or(&tool["parameters"]);
+                DeclaredTool {
+                    name: tool["name"].as_str().unwrap().into(),
+                    properties: schema["properties"]
+                        .as_object()
+                        .map(|map| map.keys().cloned().collect())
+                        .unwrap_or_default(),
+                }
             })
             .collect()
     });
     ParserOptions {
+        protocol,
         encoding: if case["encoding"] == "v4" {
             Encoding::V4
         } else {
@@ -60,7 +65,7 @@ fn case_options(case: &Value, recovery: Recovery) -> ParserOptions {
                 .unwrap_or(false),
             ..ResponseOptions::default()
         },
-        model: "the request's model".into(),
+        model: MODEL.into(),
         continues_message: case["continues_message"].as_bool().unwrap(),
         tools,
         stream: StreamOptions {
@@ -73,20 +78,53 @@ fn case_options(case: &Value, recovery: Recovery) -> ParserOptions {
 }
 
 /// What running a case gave: events with the index of the chunk that released them.
-struct Ran {
-    events: Vec<(usize, Value)>,
-    error: Option<(usize, String)>,
-    response: Value,
-    done: Vec<usize>,
+pub(crate) struct Ran {
+    pub(crate) events: Vec<(usize, Value)>,
+    pub(crate) names: Vec<Option<&'static str>>,
+    pub(crate) error: Option<(usize, String)>,
+    pub(crate) response: Value,
 }
 
-fn run_case(case: &Value, recovery: Recovery) -> Ran {
+impl Ran {
+    /// The events alone.
+    pub(crate) fn data(&self) -> Vec<Value> {
+        self.events.iter().map(|(_, event)| event.clone()).collect()
+    }
+}
+
+/// Sets times to 0 and gives an answer that chose its own identity the one of the vectors.
+fn normalise(value: &mut Value, own_id: &str, case: &Value) {
+    match value {
+        Value::String(text) if text == own_id => *value = case["response_id"].clone(),
+        Value::String(text) if text == MODEL => *value = case["response_model"].clone(),
+        Value::Array(list) => {
+            for item in list {
+                normalise(item, own_id, case);
+            }
+        }
+        Value::Object(map) => {
+            for (key, value) in map {
+                if key.starts_with("created") || key.starts_with("completed") {
+                    *value = json!(0);
+                } else {
+                    normalise(value, own_id, case);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// The model of every request.
+const MODEL: &str = "the request's model";
+
+pub(crate) fn run_case(case: &Value, protocol: Protocol, recovery: Recovery) -> Ran {
     let id = case["id"].as_str().unwrap();
     let vocabulary = case
         .get("tokenizer")
         .filter(|_| !id.starts_with("tokens-without-tokenizer"))
         .map(|tokenizer| Arc::new(Tokens::of(tokenizer)) as Arc<dyn Vocabulary>);
-    let mut parser = Parser::with(case_options(case, recovery), vocabulary).unwrap();
+    let mut parser = Parser::with(case_options(case, protocol, recovery), vocabulary).unwrap();
     let info = StartInfo {
         response_id: case["response_id"].as_str().unwrap().into(),
         model: case["response_model"].as_str().unwrap().into(),
@@ -94,13 +132,11 @@ fn run_case(case: &Value, recovery: Recovery) -> Ran {
     };
     let mut ran = Ran {
         events: Vec::new(),
+        names: Vec::new(),
         error: None,
         response: Value::Null,
-        done: Vec::new(),
     };
     let chunks = case["chunks"].as_array().unwrap();
-    // Without a `ready` chunk the identity must come from somewhere: the generator's own, in the vectors.
-    let has_ready = chunks.first().is_some_and(|chunk| chunk["kind"] == "ready");
     for at in 0..=chunks.len() {
         let mut out = Output::default();
         let chunk = chunks
@@ -142,18 +178,9 @@ fn run_case(case: &Value, recovery: Recovery) -> Ran {
             }
             other => panic!("kind {other}"),
         };
-        if out.done.is_some() {
-            ran.done.push(at);
-        }
-        for mut event in data(&out) {
-            event["created"] = json!(0);
-            if !has_ready {
-                assert_ne!(event["id"], "");
-                event["id"] = case["response_id"].clone();
-                event["model"] = case["response_model"].clone();
-            }
-            ran.events.push((at, event));
-        }
+        ran.events
+            .extend(data(&out).into_iter().map(|event| (at, event)));
+        ran.names.extend(out.events.iter().map(|event| event.name));
         match (result, &ran.error) {
             (Ok(()), _) => {}
             (Err(error), None) => ran.error = Some((at, error.message)),
@@ -161,11 +188,12 @@ fn run_case(case: &Value, recovery: Recovery) -> Ran {
         }
     }
     ran.response = serde_json::from_str(&parser.response().unwrap()).unwrap();
-    ran.response["created"] = json!(0);
-    if !has_ready {
-        ran.response["id"] = case["response_id"].clone();
-        ran.response["model"] = case["response_model"].clone();
+    let own_id = ran.response["id"].as_str().unwrap_or("none").to_owned();
+    assert_ne!(own_id, "");
+    for value in ran.events.iter_mut().map(|(_, event)| event) {
+        normalise(value, &own_id, case);
     }
+    normalise(&mut ran.response, &own_id, case);
     ran
 }
 
@@ -204,7 +232,7 @@ fn push_ids(
     )
 }
 
-fn recorded(case: &Value) -> Option<Vec<(String, Value)>> {
+pub(crate) fn recorded(case: &Value) -> Option<Vec<(String, Value)>> {
     let events = case.get("events")?.as_array()?;
     Some(
         events
@@ -393,7 +421,7 @@ fn check_vectors(recovery: Recovery) {
     for case in &cases {
         let id = case["id"].as_str().unwrap();
         let base = case.get("base").map(|base| by_id[base.as_str().unwrap()]);
-        let ran = run_case(case, recovery);
+        let ran = run_case(case, Protocol::ChatCompletions, recovery);
         let diverges = case.get("divergence").is_some();
         let result = if diverges && !strict {
             compare_meaning(case, &ran)

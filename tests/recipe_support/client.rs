@@ -68,3 +68,91 @@ pub(crate) fn id_chunk(tokens: &[u32]) -> Chunk<'_> {
         ..Chunk::default()
     }
 }
+
+/// Puts the events of Messages together, and insists on their order: one start, blocks that open, are filled and
+/// close one after another, one ping, one end.
+pub(crate) fn seen_messages(events: &[Value]) -> Seen {
+    let mut seen = Seen::default();
+    let (mut open, mut blocks, mut signed) = (None, 0, false);
+    let mut before = "";
+    for event in events {
+        let kind = event["type"].as_str().unwrap();
+        assert_eq!(before.is_empty(), kind == "message_start", "{event}");
+        assert!(!matches!(before, "message_stop" | "error"), "{event}");
+        assert_eq!(before == "message_delta", kind == "message_stop", "{event}");
+        let pinged = before == "content_block_start" && blocks == 1;
+        assert_eq!(pinged, kind == "ping", "{event}");
+        assert!(!signed || kind == "content_block_stop", "{event}");
+        match kind {
+            "message_start" => assert_eq!(event["message"]["content"], Value::Array(vec![])),
+            "ping" | "message_stop" | "error" => {}
+            "content_block_start" => {
+                assert_eq!((&open, event["index"].as_u64()), (&None, Some(blocks)));
+                let block = &event["content_block"];
+                open = block["type"].as_str();
+                blocks += 1;
+                if open == Some("tool_use") {
+                    assert!(block["id"].as_str().unwrap().starts_with("call_"));
+                    let name = block["name"].as_str().unwrap();
+                    seen.calls.push((name.into(), String::new()));
+                }
+            }
+            "content_block_delta" => {
+                assert_eq!(event["index"].as_u64(), Some(blocks - 1));
+                let delta = &event["delta"];
+                let text = |field: &str| delta[field].as_str().unwrap();
+                match (delta["type"].as_str().unwrap(), open.unwrap()) {
+                    ("thinking_delta", "thinking") => seen.reasoning += text("thinking"),
+                    ("text_delta", "text") => seen.content += text("text"),
+                    ("input_json_delta", "tool_use") => {
+                        seen.calls.last_mut().unwrap().1 += text("partial_json");
+                    }
+                    ("signature_delta", "thinking") => signed = !text("signature").is_empty(),
+                    (delta, block) => panic!("{delta} in a block of {block}"),
+                }
+            }
+            "content_block_stop" => {
+                assert_eq!(event["index"].as_u64(), Some(blocks - 1));
+                assert_eq!(open.take() == Some("thinking"), signed, "{event}");
+                signed = false;
+            }
+            "message_delta" => {
+                assert_eq!(open, None);
+                seen.finish = Some(event["delta"]["stop_reason"].as_str().unwrap().into());
+            }
+            other => panic!("event {other}"),
+        }
+        before = kind;
+    }
+    seen
+}
+
+/// Puts neutral events together, and insists on one start and one end.
+pub(crate) fn seen_neutral<'e>(events: impl IntoIterator<Item = (&'e str, &'e Value)>) -> Seen {
+    let mut seen = Seen::default();
+    let mut started = false;
+    for (name, data) in events {
+        assert_eq!(started, name != "start", "{name} {data}");
+        assert_eq!(seen.finish, None, "{name} {data}");
+        started = true;
+        let text = || data["text"].as_str().unwrap();
+        match name {
+            "start" => {}
+            "reasoning" => seen.reasoning += text(),
+            "content" => seen.content += text(),
+            "tool_call" => {
+                assert_eq!(data["index"], seen.calls.len());
+                assert!(data["id"].as_str().unwrap().starts_with("call_"));
+                let name = data["name"].as_str().unwrap();
+                seen.calls.push((name.into(), String::new()));
+            }
+            "tool_call_arguments" => {
+                assert_eq!(data["index"], seen.calls.len() - 1);
+                seen.calls.last_mut().unwrap().1 += text();
+            }
+            "finish" => seen.finish = Some(data["reason"].as_str().unwrap().into()),
+            other => panic!("event {other}"),
+        }
+    }
+    seen
+}

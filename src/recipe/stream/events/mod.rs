@@ -3,6 +3,7 @@
 pub(super) mod chat;
 pub(super) mod conversation;
 pub(super) mod json;
+mod logprobs;
 pub(super) mod messages;
 
 use std::fmt::Debug;
