@@ -83,3 +83,8 @@ fn parser() {
 fn call() {
     with_model("call");
 }
+
+#[test]
+fn protocols() {
+    with_model("protocols");
+}

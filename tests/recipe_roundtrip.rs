@@ -5,9 +5,14 @@ mod recipe_support;
 
 use std::sync::Arc;
 
+use fathom::call::{Answer as Wanted, Reader};
+use fathom::engine::RequestId;
+use fathom::engine::request::{
+    Adapter, Done, Event, EventKind, FinishReason, First, Tokens, Usage,
+};
 use fathom::recipe::stream::{Chunk, Finish, Output, Parser, StartInfo};
 use fathom::recipe::{Prepared, Protocol, Recipe, RecipeOptions};
-use recipe_support::client::{Seen, data, id_chunk, seen, text_chunk};
+use recipe_support::client::{Seen, data, id_chunk, seen, seen_messages, text_chunk};
 use recipe_support::{demo_cases, demo_model, ids};
 use serde_json::{Value, json};
 
@@ -23,8 +28,12 @@ fn recipe(options: &Value) -> Recipe {
 
 /// Prepares `body`; `options` change this request only.
 fn prepare(recipe: &Recipe, body: &Value, options: &Value) -> Arc<Prepared> {
+    prepare_as(recipe, Protocol::ChatCompletions, body, options)
+}
+
+fn prepare_as(recipe: &Recipe, protocol: Protocol, body: &Value, options: &Value) -> Arc<Prepared> {
     let (body, options) = (body.to_string(), options.to_string());
-    let prepared = recipe.prepare(Protocol::ChatCompletions, body.as_bytes(), Some(&options));
+    let prepared = recipe.prepare(protocol, body.as_bytes(), Some(&options));
     Arc::new(prepared.unwrap())
 }
 
@@ -178,6 +187,146 @@ fn golden_answers_of_the_demo_model_come_out_as_what_they_mean() {
         assert_eq!(usage["completion_tokens"], tokens.len(), "{name}");
     }
     assert_eq!(read, 9);
+}
+
+#[test]
+fn golden_answers_to_messages_come_out_as_what_they_mean() {
+    let recipe = recipe(&json!({}));
+    let mut read = 0;
+    for case in demo_cases() {
+        if case["protocol"] != "messages" {
+            continue;
+        }
+        read += 1;
+        let name = case["name"].as_str().unwrap();
+        let prepared = prepare_as(&recipe, Protocol::Messages, &case["request"], &json!({}));
+        assert_eq!(prepared.tokens, ids(&case["prompt_ids"]), "{name}");
+        let mut parser = Parser::new(&prepared).unwrap();
+        let mut out = Output::default();
+        for token in ids(&case["output_ids"]) {
+            parser.push(&id_chunk(&[token]), &mut out).unwrap();
+        }
+        parser.finish(Finish::Stop, None, &mut out).unwrap();
+        let text = case["output_text"].as_str().unwrap();
+        let text = text.strip_suffix("<｜end▁of▁sentence｜>").unwrap();
+        let expected = match name {
+            "tool-call-messages" => Seen {
+                calls: vec![call("add", "{\"a\": 312, \"b\": 45}")],
+                finish: Some("tool_use".into()),
+                ..Seen::default()
+            },
+            _ => Seen {
+                content: text.into(),
+                finish: Some("end_turn".into()),
+                ..Seen::default()
+            },
+        };
+        assert_eq!(seen_messages(&data(&out)), expected, "{name}");
+        let response: Value = serde_json::from_str(&parser.response().unwrap()).unwrap();
+        let block = match response["content"].as_array().unwrap().as_slice() {
+            [block] => block,
+            blocks => panic!("{name} has {blocks:?}"),
+        };
+        match expected.calls.is_empty() {
+            true => assert_eq!(block["text"], text, "{name}"),
+            false => assert_eq!(block["input"], json!({"a": 312, "b": 45}), "{name}"),
+        }
+    }
+    assert_eq!(read, 2);
+}
+
+/// Name, text and tokens of every event that a call makes of `tokens`, `step` at a time.
+fn called(
+    prepared: &Arc<Prepared>,
+    tokens: &[u32],
+    step: usize,
+) -> Vec<(Option<&'static str>, String, u32)> {
+    let wanted = Wanted {
+        response_id: "id".into(),
+        created_unix_s: 1,
+        ..Wanted::default()
+    };
+    let mut reader = Reader::new(Arc::clone(prepared), wanted).unwrap();
+    let event = |kind| Event {
+        request: RequestId(1),
+        tag: 0,
+        kind,
+    };
+    let usage = Usage {
+        prompt_tokens: prepared.tokens.len() as u32,
+        cached_tokens: 2,
+        ..Usage::default()
+    };
+    let mut events = Vec::new();
+    for (at, tokens) in tokens.chunks(step).enumerate() {
+        let tokens = Tokens {
+            tokens: tokens.to_vec(),
+            first: (at == 0).then_some(First { usage, seed: 1 }),
+            ..Tokens::default()
+        };
+        reader.adapt(event(EventKind::Tokens(tokens)), &mut events);
+    }
+    let done = Done {
+        finish: FinishReason::Stop,
+        failure: None,
+        usage,
+        detail: "{}".into(),
+    };
+    reader.adapt(event(EventKind::Done(done)), &mut events);
+    let data = events.into_iter().filter_map(|event| match event.kind {
+        EventKind::Data {
+            name,
+            data,
+            token_count,
+        } => Some((name, data, token_count)),
+        _ => None,
+    });
+    data.collect()
+}
+
+#[test]
+fn the_steps_of_a_call_gone_by_hand_give_the_same_events_byte_for_byte() {
+    const TEXT: &str = "I plan.</think>Let me see.\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"name\" string=\"true\">a \"b\" c</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls><｜end▁of▁sentence｜>";
+    let recipe = recipe(&json!({"id_seed": 3}));
+    let messages = json!([{"role": "user", "content": "Say it."}]);
+    let bodies = [
+        (Protocol::ChatCompletions, body(json!({"tools": tools()}))),
+        (
+            Protocol::Messages,
+            json!({"model": "DeepSeek-V4.1-Flash", "stream": true, "max_tokens": 100, "messages": messages,
+                "thinking": {"type": "enabled"}, "tools": [{"name": "f", "input_schema": {"type": "object"}}]}),
+        ),
+        (
+            Protocol::Conversation,
+            json!({"encoding": "v4.1", "stream": true, "messages": messages, "tools": [{"name": "f"}]}),
+        ),
+    ];
+    for (protocol, body) in bodies {
+        let prepared = prepare_as(&recipe, protocol, &body, &json!({}));
+        let tokens = written(&prepared, TEXT);
+        for step in [1, 3, 1000] {
+            let mut parser = Parser::new(&prepared).unwrap();
+            let mut out = Output::default();
+            let start = StartInfo {
+                prompt_tokens: prepared.tokens.len() as u32,
+                cached_tokens: 2,
+                created_unix_s: 1,
+                response_id: "id".into(),
+                ..StartInfo::default()
+            };
+            parser.start(&start, &mut out).unwrap();
+            for tokens in tokens.chunks(step) {
+                parser.push(&id_chunk(tokens), &mut out).unwrap();
+            }
+            parser.finish(Finish::Stop, None, &mut out).unwrap();
+            let by_hand = out.events.into_iter();
+            let by_hand: Vec<_> = by_hand
+                .map(|event| (event.name, event.data, event.token_count))
+                .collect();
+            assert!(by_hand.len() > 4, "{by_hand:?}");
+            assert_eq!(called(&prepared, &tokens, step), by_hand, "{protocol:?}");
+        }
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom::call::request::{Submit, of_prepared};
-use fathom::recipe::stream::Parser;
+use fathom::recipe::stream::{Chunk, Finish, Output, Parser};
 use fathom::recipe::{Stage, ThinkingStage};
 use serde_json::{Value, json};
 
@@ -139,21 +139,37 @@ fn a_task_heads_the_answer_to_the_last_user_turn() {
 }
 
 #[test]
-fn the_engine_takes_what_the_parser_cannot_read_yet() {
+fn the_engine_takes_every_request_and_the_parser_reads_the_answer() {
     for request in [
         json!({"messages": [user("u")]}),
         json!({"messages": [user("u")], "task": "title"}),
         json!({"fim": {"prefix": "a", "suffix": "b"}}),
     ] {
+        let mut request = request;
+        request["thinking_mode"] = json!(false);
+        request["parsing"] = json!({"stop_sequences": ["END"]});
         let prepared = Arc::new(prepared(&request));
         let submitted = of_prepared(&prepared, Submit::default(), 4096).expect("it can be run");
         assert_eq!(submitted.prompt, prepared.tokens);
-        let error = Parser::new(&prepared).expect_err("neutral events are not written yet");
-        assert_eq!(error.stage, Stage::Unsupported);
-        assert_eq!(
-            error.message,
-            "answers of this protocol cannot be written yet"
-        );
+        let mut parser = Parser::new(&prepared).expect("its answer can be read");
+        let mut out = Output::default();
+        let tokens = tokenizer(File::V41)
+            .encode("\n<tag> END", &[])
+            .expect("it encodes");
+        let chunk = Chunk {
+            tokens: &tokens,
+            ..Chunk::default()
+        };
+        parser.push(&chunk, &mut out).expect("tokens are read");
+        assert_eq!(out.done, Some(Finish::Stop));
+        let names: Vec<_> = out.events.iter().filter_map(|event| event.name).collect();
+        assert_eq!(names, ["start", "content", "finish"]);
+        let response = parser.response().expect("there is one");
+        let response: Value = serde_json::from_str(&response).expect("it is JSON");
+        // Only an answer of its own loses the newlines in front.
+        let content = response["content"].as_str().expect("a text");
+        assert_eq!(content.trim_start(), "<tag> ");
+        assert_eq!(response["finish_reason"], "stop_sequence");
     }
     let image = json!({"messages": [{"role": "user", "content": "<｜image｜>",
         "image_sources": [{"kind": "url", "url": "http://e.test"}]}]});
