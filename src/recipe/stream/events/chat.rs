@@ -1,12 +1,11 @@
 //! Chat Completions: unnamed `data:` events, one choice, and `chat.completion` as the complete response.
 
-use super::json::{integer, string, string_or_null};
-use super::logprobs::write_entries;
+use super::json::{integer, logarithm, string, string_or_null};
 use super::{Writer, error_code};
 use crate::recipe::stream::Event;
 use crate::recipe::stream::answer::{Answer, Call, Parsed, Reason};
 use crate::recipe::stream::held::Logprob;
-use crate::recipe::stream::settings::{ParserOptions, UsageChunk};
+use crate::recipe::stream::settings::{ParserOptions, UsageChunk, Vocabulary};
 
 /// Which chunks have a `usage` key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -303,9 +302,53 @@ fn write_logprobs(parts: &[Logprobs<'_>], answer: &Answer, into: &mut String) {
         into.push_str(if opened { ",\"" } else { "{\"" });
         opened = true;
         into.push_str(name);
-        into.push_str("\":[");
+        into.push_str("\":");
         write_entries(logprobs, answer, into);
-        into.push(']');
     }
     into.push_str(if opened { "}" } else { "null" });
+}
+
+/// The list of these tokens, each with its alternatives.
+pub(super) fn write_entries(entries: &[Logprob], answer: &Answer, into: &mut String) {
+    into.push('[');
+    for (at, entry) in entries.iter().enumerate() {
+        if at > 0 {
+            into.push(',');
+        }
+        write_token(entry.token, entry.logprob, answer, into);
+        into.push_str(",\"top_logprobs\":[");
+        for (at, (token, logprob)) in entry.top.iter().enumerate() {
+            if at > 0 {
+                into.push(',');
+            }
+            write_token(*token, *logprob, answer, into);
+            into.push('}');
+        }
+        into.push_str("]}");
+    }
+    into.push(']');
+}
+
+/// A token's text, or its bytes in hexadecimal when they are no text; left open for more members.
+fn write_token(token: u32, logprob: f32, answer: &Answer, into: &mut String) {
+    let vocabulary: Option<&dyn Vocabulary> = answer.vocabulary.as_deref();
+    let bytes = vocabulary.and_then(|v| v.bytes(token)).unwrap_or_default();
+    into.push_str("{\"token\":");
+    match std::str::from_utf8(bytes) {
+        Ok(text) => string(text, into),
+        Err(_) => {
+            let hex: String = bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect();
+            string(&hex, into);
+        }
+    }
+    into.push_str(",\"logprob\":");
+    logarithm(logprob, into);
+    into.push_str(",\"bytes\":[");
+    for (at, byte) in bytes.iter().enumerate() {
+        if at > 0 {
+            into.push(',');
+        }
+        integer(byte, into);
+    }
+    into.push(']');
 }

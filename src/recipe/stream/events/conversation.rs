@@ -2,8 +2,8 @@
 //! response. For hosts that speak a protocol of their own.
 
 use super::Writer;
+use super::chat::write_entries;
 use super::json::{integer, string, string_or_null};
-use super::logprobs::write_entries;
 use crate::recipe::stream::Event;
 use crate::recipe::stream::answer::{Answer, Parsed, Reason};
 use crate::recipe::stream::held::Logprob;
@@ -116,9 +116,8 @@ fn text_delta(text: &str, logprobs: &[Logprob], answer: &Answer) -> String {
     data.push_str("{\"text\":");
     string(text, &mut data);
     if !logprobs.is_empty() {
-        data.push_str(",\"logprobs\":[");
+        data.push_str(",\"logprobs\":");
         write_entries(logprobs, answer, &mut data);
-        data.push(']');
     }
     data.push('}');
     data

@@ -3,7 +3,6 @@
 pub(super) mod chat;
 pub(super) mod conversation;
 pub(super) mod json;
-mod logprobs;
 pub(super) mod messages;
 
 use std::fmt::Debug;
