@@ -66,6 +66,28 @@ fn output_budgets_are_those_of_the_vectors() {
     }
 }
 
+/// Found by fuzzing: it was the object that lacks the field, at the top an empty path.
+#[test]
+fn a_missing_field_is_the_place_of_its_error() {
+    let body = |messages: Value| json!({"model": V41, "messages": messages});
+    for (body, param) in [
+        (json!({"model": V41}), "messages"),
+        (json!({"messages": []}), "model"),
+        (body(json!([{"content": "x"}])), "messages[0].role"),
+        (
+            body(json!([{"role": "tool", "content": "x"}])),
+            "messages[0].tool_call_id",
+        ),
+    ] {
+        let error = with(&json!({}), &body).expect_err(param);
+        assert_eq!(
+            (error.stage, &*error.param),
+            (Stage::Deserialize, param),
+            "{body}: {error}"
+        );
+    }
+}
+
 #[test]
 fn an_error_names_its_place_in_the_request() {
     let image = |url: &str| json!([{"type": "image_url", "image_url": {"url": url}}]);

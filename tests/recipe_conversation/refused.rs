@@ -25,12 +25,12 @@ fn a_fault_of_the_shape_names_its_path() {
         (json!({"stream": "yes"}), "stream"),
         (json!({"task": "sing"}), "task"),
         (json!({"model": "DeepSeek-V4-Pro"}), "encoding"),
-        (m(json!({"content": "x"})), "messages[1]"),
+        (m(json!({"content": "x"})), "messages[1].role"),
         (
             m(json!({"role": "developer", "content": "x"})),
             "messages[1].role",
         ),
-        (m(json!({"role": "user"})), "messages[1]"),
+        (m(json!({"role": "user"})), "messages[1].content"),
         (
             m(json!({"role": "user", "content": null})),
             "messages[1].content",
@@ -53,7 +53,7 @@ fn a_fault_of_the_shape_names_its_path() {
         ),
         (
             m(json!({"role": "system", "content": "", "tools": [{}]})),
-            "messages[1].tools[0]",
+            "messages[1].tools[0].name",
         ),
         (
             m(json!({"role": "assistant", "content": "", "image_sources": []})),
@@ -85,7 +85,7 @@ fn a_fault_of_the_shape_names_its_path() {
         ),
         (
             call(json!({"name": "f", "arguments": ""})),
-            "messages[1].tool_calls[0]",
+            "messages[1].tool_calls[0].id",
         ),
         (
             call(json!({"id": "1", "name": "f", "arguments": {}})),
@@ -95,7 +95,7 @@ fn a_fault_of_the_shape_names_its_path() {
             call(json!({"id": "1", "name": "f", "arguments": "", "type": "function"})),
             "messages[1].tool_calls[0].type",
         ),
-        (tool(json!({})), "tools[1]"),
+        (tool(json!({})), "tools[1].name"),
         (tool(json!({"name": 1})), "tools[1].name"),
         (
             tool(json!({"name": "g", "description": 1})),
@@ -109,7 +109,7 @@ fn a_fault_of_the_shape_names_its_path() {
         (tool(json!({"name": "g", "schema": {}})), "tools[1].schema"),
         (
             image(json!({"url": "https://e.test/a.png"})),
-            "messages[1].image_sources[0]",
+            "messages[1].image_sources[0].kind",
         ),
         (
             image(json!({"kind": "file"})),
@@ -117,7 +117,7 @@ fn a_fault_of_the_shape_names_its_path() {
         ),
         (
             image(json!({"kind": "url"})),
-            "messages[1].image_sources[0]",
+            "messages[1].image_sources[0].url",
         ),
         (
             image(json!({"kind": "url", "url": 1})),
@@ -145,7 +145,10 @@ fn a_fault_of_the_shape_names_its_path() {
             format(json!({"type": "text", "regex": "a"})),
             "response_format.regex",
         ),
-        (format(json!({"type": "json_schema"})), "response_format"),
+        (
+            format(json!({"type": "json_schema"})),
+            "response_format.schema",
+        ),
         (
             format(json!({"type": "json_schema", "schema": null})),
             "response_format.schema",
@@ -179,7 +182,7 @@ fn a_fault_of_the_shape_names_its_path() {
         ),
         (
             constraint(json!({"kind": "regex"})),
-            "inference.output_constraint",
+            "inference.output_constraint.schema",
         ),
         (
             constraint(json!({"kind": "json", "schema": "{"})),
@@ -220,7 +223,7 @@ fn a_fault_of_the_shape_names_its_path() {
             "parsing.stop_sequences[1]",
         ),
         (json!({"fim": "x"}), "fim"),
-        (json!({"fim": {"prefix": "a"}}), "fim"),
+        (json!({"fim": {"prefix": "a"}}), "fim.suffix"),
         (json!({"fim": {"prefix": "a", "suffix": 1}}), "fim.suffix"),
         (
             json!({"fim": {"prefix": "a", "suffix": "", "middle": ""}}),
@@ -239,7 +242,7 @@ fn a_fault_of_the_shape_names_its_path() {
         );
     }
     for (request, param) in [
-        (json!({"messages": []}), ""),
+        (json!({"messages": []}), "encoding"),
         (json!({"encoding": "v5"}), "encoding"),
         (json!({"encoding": 4}), "encoding"),
         (json!([]), ""),

@@ -245,7 +245,10 @@ fn newer_inputs_are_accepted_when_asked() {
     let unknown = allowed("auto", json!([function("x")]));
     assert_eq!(refusal(&newer, &unknown).1, "tool_choice");
     for (choice, param) in [
-        (json!({"type": "allowed_tools", "tools": []}), "tool_choice"),
+        (
+            json!({"type": "allowed_tools", "tools": []}),
+            "tool_choice.mode",
+        ),
         (
             json!({"type": "allowed_tools", "mode": "none", "tools": []}),
             "tool_choice.mode",

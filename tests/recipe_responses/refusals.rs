@@ -36,15 +36,15 @@ fn a_wrong_shape_names_its_place() {
         (json!({"text": []}), "text"),
         (json!({"text": {"verbosity": "loud"}}), "text.verbosity"),
         (format(json!("json_object")), "text.format"),
-        (format(json!({})), "text.format"),
+        (format(json!({})), "text.format.type"),
         (format(json!({"type": "regex"})), "text.format.type"),
         (
             format(json!({"type": "json_schema", "schema": {}})),
-            "text.format",
+            "text.format.name",
         ),
         (
             format(json!({"type": "json_schema", "name": "n"})),
-            "text.format",
+            "text.format.schema",
         ),
         (
             format(json!({"type": "json_schema", "name": "n", "schema": null})),
@@ -57,11 +57,11 @@ fn a_wrong_shape_names_its_place() {
         (json!({"tools": {}}), "tools"),
         (tool(json!("function")), "tools[0]"),
         (tool(json!(["function", "f"])), "tools[0]"),
-        (tool(json!({"name": "f"})), "tools[0]"),
+        (tool(json!({"name": "f"})), "tools[0].type"),
         (tool(json!({"type": null})), "tools[0].type"),
         (
             tool(json!({"type": "function", "function": {"name": "f"}})),
-            "tools[0]",
+            "tools[0].name",
         ),
         (
             tool(json!({"type": "function", "name": "f", "strict": "no"})),
@@ -71,7 +71,7 @@ fn a_wrong_shape_names_its_place() {
             tool(json!({"type": "function", "name": "f", "description": {}})),
             "tools[0].description",
         ),
-        (tool(json!({"type": "custom"})), "tools[0]"),
+        (tool(json!({"type": "custom"})), "tools[0].name"),
         (
             tool(json!({"type": "tool_search", "execution": "both"})),
             "tools[0].execution",
@@ -88,7 +88,10 @@ fn a_wrong_shape_names_its_place() {
             tool(json!({"type": "web_search", "search_context_size": 1})),
             "tools[0].search_context_size",
         ),
-        (tool(json!({"type": "namespace", "name": "a"})), "tools[0]"),
+        (
+            tool(json!({"type": "namespace", "name": "a"})),
+            "tools[0].tools",
+        ),
         (
             tool(json!({"type": "namespace", "name": "a", "tools": {}})),
             "tools[0].tools",
@@ -103,12 +106,15 @@ fn a_wrong_shape_names_its_place() {
         ),
         (
             tool(json!({"type": "namespace", "name": "a", "tools": [{"type": "function"}]})),
-            "tools[0].tools[0]",
+            "tools[0].tools[0].name",
         ),
         (json!({"tool_choice": "any"}), "tool_choice"),
         (json!({"tool_choice": ["function", "f"]}), "tool_choice"),
-        (json!({"tool_choice": {"name": "f"}}), "tool_choice"),
-        (json!({"tool_choice": {"type": "function"}}), "tool_choice"),
+        (json!({"tool_choice": {"name": "f"}}), "tool_choice.type"),
+        (
+            json!({"tool_choice": {"type": "function"}}),
+            "tool_choice.name",
+        ),
         (json!({"tool_choice": {"type": "mcp"}}), "tool_choice.type"),
         (
             json!({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}),
@@ -123,7 +129,7 @@ fn a_wrong_shape_names_its_place() {
             item(json!({"role": "tool", "content": ""})),
             "input[0].role",
         ),
-        (item(json!({"role": "user"})), "input[0]"),
+        (item(json!({"role": "user"})), "input[0].content"),
         (
             item(json!({"role": "user", "content": 1})),
             "input[0].content",
@@ -133,7 +139,10 @@ fn a_wrong_shape_names_its_place() {
             block(json!({"type": "refusal", "refusal": "no"})),
             "input[0].content[0].type",
         ),
-        (block(json!({"type": "input_text"})), "input[0].content[0]"),
+        (
+            block(json!({"type": "input_text"})),
+            "input[0].content[0].text",
+        ),
         (
             block(json!({"type": "output_text", "text": 1})),
             "input[0].content[0].text",
@@ -148,7 +157,7 @@ fn a_wrong_shape_names_its_place() {
         ),
         (
             item(json!({"type": "reasoning", "content": [{"type": "reasoning_text"}]})),
-            "input[0].content[0]",
+            "input[0].content[0].text",
         ),
         (
             item(json!({"type": "reasoning", "encrypted_content": {}})),
@@ -170,7 +179,7 @@ fn a_wrong_shape_names_its_place() {
         ),
         (
             item(json!({"type": "function_call_output", "call_id": "a"})),
-            "input[0]",
+            "input[0].output",
         ),
         (
             item(json!({"type": "function_call_output", "output": [{"type": "output_text"}]})),
@@ -178,11 +187,11 @@ fn a_wrong_shape_names_its_place() {
         ),
         (
             item(json!({"type": "custom_tool_call", "call_id": "a", "name": "f"})),
-            "input[0]",
+            "input[0].input",
         ),
         (
             item(json!({"type": "custom_tool_call_output", "output": ""})),
-            "input[0]",
+            "input[0].call_id",
         ),
         (
             item(json!({"type": "tool_search_call", "call_id": "a", "arguments": "{}"})),
@@ -196,7 +205,7 @@ fn a_wrong_shape_names_its_place() {
         ),
         (
             item(json!({"type": "tool_search_output", "call_id": "a", "tools": [{}]})),
-            "input[0].tools[0]",
+            "input[0].tools[0].type",
         ),
     ] {
         for request in [body(fields.clone()), on_v4(body(fields.clone()))] {

@@ -91,7 +91,9 @@ pub(super) fn read<'v>(value: &'v Json<'v>) -> Result<Body<'v>, Error> {
             (encoding.name(), Some(encoding))
         }
         (Some(_), Some(node)) => return Err(node.wrong("there is a \"model\" already")),
-        (None, None) => return Err(body.wrong("missing field \"encoding\" or \"model\"")),
+        (None, None) => {
+            return Err(body.at_key("encoding", "missing field \"encoding\" or \"model\""));
+        }
     };
     let task = body.maybe("task", |node| {
         let task = node.value().as_str().and_then(Task::from_name);

@@ -108,9 +108,10 @@ impl<'v> Node<'v, '_> {
     /// A field that must be there.
     pub(super) fn required<'s>(&'s self, key: &'s str) -> Result<Node<'v, 's>, Error> {
         let value = self.object()?.get(key);
-        value
-            .map(|value| self.child(value, Step::Key(key)))
-            .ok_or_else(|| self.wrong(&format!("missing field \"{key}\"")))
+        let Some(value) = value else {
+            return Err(self.at_key(key, &format!("missing field \"{key}\"")));
+        };
+        Ok(self.child(value, Step::Key(key)))
     }
 
     /// A field that may be absent or null.
@@ -133,11 +134,16 @@ impl<'v> Node<'v, '_> {
         let Some(key) = self.object()?.keys().find(|key| !known.contains(key)) else {
             return Ok(());
         };
-        let mut error = self.wrong(&format!("unknown field {key:?}"));
+        Err(self.at_key(key, &format!("unknown field {key:?}")))
+    }
+
+    /// What is wrong with the object at `key`, whether or not it has that key.
+    pub(super) fn at_key(&self, key: &str, reason: &str) -> Error {
         let step = Step::Key(key);
         let parent = Some(&self.path);
+        let mut error = self.wrong(reason);
         error.param = Path { parent, step }.to_string();
-        Err(error)
+        error
     }
 
     /// What `read` makes of each item of an array.
