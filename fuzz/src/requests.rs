@@ -13,7 +13,7 @@ use crate::digest;
 const OPEN: &str = r#"{
     "fixes": "all", "allow_numeric_effort": true, "accept_max_completion_tokens": true, "messages_prefill": true,
     "engine_params": true, "max_choices": 4, "error_param": true, "messages_web_search": "drop",
-    "default_thinking_mode": false, "image_max_side": 65535
+    "default_thinking_mode": false, "image_max_side": 65535, "cache_bytes": 65536
 }"#;
 
 /// The hosts that are played: one that sets nothing, and one that allows everything.
@@ -71,6 +71,14 @@ fn check_answer(recipe: &Recipe, protocol: Protocol, body: &[u8], answer: Result
                     .expect("the body was accepted before");
                 assert_eq!(again.tokens, prepared.tokens, "ids differ the second time");
                 assert_eq!(again.options_json(), prepared.options_json());
+                // Ids that were kept from an earlier prompt are those that this one has alone.
+                let alone = recipe.tokenizer().expect("both hosts have one");
+                let alone = alone.encode(&prepared.prompt.text, prepared.special_ranges());
+                assert_eq!(
+                    alone.as_ref(),
+                    Ok(&prepared.tokens),
+                    "ids depend on what was prepared before"
+                );
             }
         }
         Err(error) => {

@@ -75,14 +75,19 @@ pub(crate) fn protocol(vector: &Value) -> Protocol {
     }
 }
 
-/// Compares one vector with what we make of it.
-pub(crate) fn check(vector: &Value) -> Result<(), String> {
-    let protocol = protocol(vector);
+/// The body of a vector, and the tokenizer file of its model.
+pub(crate) fn body_and_file(vector: &Value) -> (String, File) {
     let body = match vector.get("request_raw") {
         Some(raw) => raw.as_str().expect("text").to_owned(),
-        None => vector["request"].to_string(),
+        None => {
+            let mut body = vector["request"].clone();
+            if let Some(encoding) = vector.get("encoding") {
+                body["encoding"] = encoding.clone();
+            }
+            body.to_string()
+        }
     };
-    let is_v4 = vector["result"]["encoding"] == "v4";
+    let is_v4 = vector["result"]["encoding"] == "v4" || vector["encoding"] == "v4";
     let file = if vector["options"].get("image_token").is_some() {
         File::V41Checkpoint
     } else if is_v4 {
@@ -90,103 +95,138 @@ pub(crate) fn check(vector: &Value) -> Result<(), String> {
     } else {
         File::V41
     };
-    let result = &vector["result"];
+    (body, file)
+}
+
+/// Compares one vector with what we make of it.
+pub(crate) fn check(vector: &Value) -> Result<(), String> {
+    let protocol = protocol(vector);
+    let (body, file) = body_and_file(vector);
     let prepared = recipe(file, &vector["options"], 0).prepare(protocol, body.as_bytes(), None);
     let prepared = match (vector.get("error"), prepared) {
         (None, Ok(prepared)) => prepared,
         (None, Err(error)) => return Err(format!("refused: {error:?}")),
         (Some(expected), Ok(_)) => return Err(format!("accepted, not refused with {expected}")),
-        (Some(expected), Err(error)) => return check_error(expected, &error),
+        (Some(expected), Err(error)) => {
+            let stage = match error.stage {
+                Stage::Deserialize | Stage::Utf8 => "deserialize",
+                Stage::Convert | Stage::Model => "convert",
+                other => return Err(format!("{other:?}")),
+            };
+            same("status", &json!(400), &expected["status"])?;
+            same("type", &json!("invalid_request_error"), &expected["type"])?;
+            return compare_refusal(expected, stage, &error.message);
+        }
     };
-    let options: Value = serde_json::from_str(&prepared.options_json()).expect("an object");
-    for key in [
-        "encoding",
-        "stream",
-        "conversation",
-        "inference_options",
-        "parsing_options",
-        "namespace_tool_map",
-        "echo",
-    ] {
-        // Long vectors leave out what is large.
-        if let Some(expected) = result.get(key) {
-            same(key, &options[key], expected)?;
-        }
-    }
-    let mut images = options["images"].clone();
-    for (image, placed) in images
-        .as_array_mut()
-        .expect("a list")
-        .iter_mut()
-        .zip(&prepared.images)
-    {
-        let position = image.as_object_mut().expect("an object").remove("position");
-        same(
-            "position",
-            &position.expect("every image has it"),
-            &json!(placed.position),
-        )?;
-        if prepared
-            .tokens
-            .get(placed.position.ok_or("an image has no place")?)
-            != Some(&129_264)
-        {
-            return Err("an image is not at its position".to_owned());
-        }
-    }
-    same("images", &images, &result["images"])?;
-    if let Some(prompt) = result.get("prompt") {
-        same("prompt", &json!(prepared.prompt.text), prompt)?;
-        same("token_ids", &json!(prepared.tokens), &result["token_ids"])?;
-    } else {
-        same(
-            "prompt_bytes",
-            &json!(prepared.prompt.text.len()),
-            &result["prompt_bytes"],
-        )?;
-        let hash = sha256(prepared.prompt.text.as_bytes());
-        same("prompt_sha256", &json!(hash), &result["prompt_sha256"])?;
-        let hash = sha256_of_ids(&prepared.tokens);
-        same(
-            "token_ids_sha256_u32le",
-            &json!(hash),
-            &result["token_ids_sha256_u32le"],
-        )?;
-    }
-    same(
-        "token_count",
-        &json!(prepared.tokens.len()),
-        &result["token_count"],
-    )?;
-    let ranges: Vec<[usize; 2]> = prepared
-        .special_ranges()
-        .iter()
-        .map(|range| [range.start, range.end])
-        .collect();
-    same("special_ranges", &json!(ranges), &result["special_ranges"])?;
-    same(
-        "max_tokens",
-        &json!(prepared.max_tokens),
-        &result["default_max_tokens_1m"],
-    )?;
+    Answer::of(&prepared).compare(&vector["result"])?;
     check_budget(vector, protocol, file, &body)
 }
 
-fn check_error(expected: &Value, error: &Error) -> Result<(), String> {
-    let stage = match error.stage {
-        Stage::Deserialize | Stage::Utf8 => "deserialize",
-        Stage::Convert | Stage::Model => "convert",
-        other => return Err(format!("{other:?}")),
-    };
+/// What a request became, by whichever interface.
+pub(crate) struct Answer {
+    /// The object of `options_json`.
+    pub(crate) options: Value,
+    pub(crate) prompt: String,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) special_ranges: Vec<[usize; 2]>,
+    pub(crate) max_tokens: u32,
+}
+
+impl Answer {
+    fn of(prepared: &Prepared) -> Self {
+        let ranges = prepared.special_ranges().iter();
+        Self {
+            options: serde_json::from_str(&prepared.options_json()).expect("an object"),
+            prompt: prepared.prompt.text.clone(),
+            tokens: prepared.tokens.clone(),
+            special_ranges: ranges.map(|range| [range.start, range.end]).collect(),
+            max_tokens: prepared.max_tokens,
+        }
+    }
+
+    /// Compares it with the `result` of a vector.
+    pub(crate) fn compare(&self, result: &Value) -> Result<(), String> {
+        for key in [
+            "encoding",
+            "stream",
+            "conversation",
+            "inference_options",
+            "parsing_options",
+            "namespace_tool_map",
+            "echo",
+        ] {
+            // Long vectors leave out what is large.
+            if let Some(expected) = result.get(key) {
+                same(key, &self.options[key], expected)?;
+            }
+        }
+        self.compare_images(&result["images"])?;
+        if let Some(prompt) = result.get("prompt") {
+            same("prompt", &json!(self.prompt), prompt)?;
+            same("token_ids", &json!(self.tokens), &result["token_ids"])?;
+        } else {
+            same(
+                "prompt_bytes",
+                &json!(self.prompt.len()),
+                &result["prompt_bytes"],
+            )?;
+            let hash = sha256(self.prompt.as_bytes());
+            same("prompt_sha256", &json!(hash), &result["prompt_sha256"])?;
+            let hash = sha256_of_ids(&self.tokens);
+            same(
+                "token_ids_sha256_u32le",
+                &json!(hash),
+                &result["token_ids_sha256_u32le"],
+            )?;
+        }
+        same(
+            "token_count",
+            &json!(self.tokens.len()),
+            &result["token_count"],
+        )?;
+        same(
+            "special_ranges",
+            &json!(self.special_ranges),
+            &result["special_ranges"],
+        )?;
+        // Conversations given directly have none.
+        if let Some(expected) = result.get("default_max_tokens_1m") {
+            same("max_tokens", &json!(self.max_tokens), expected)?;
+        }
+        Ok(())
+    }
+
+    /// Images as the vector has them, which knows no positions: there the id of an image stands.
+    fn compare_images(&self, expected: &Value) -> Result<(), String> {
+        const IMAGE: u32 = 129_264;
+        let mut images = self.options["images"].clone();
+        let mut placed = 0;
+        for image in images.as_array_mut().expect("a list") {
+            let position = image.as_object_mut().expect("an object").remove("position");
+            let Some(position) = position.expect("every image has it").as_u64() else {
+                continue;
+            };
+            let position = usize::try_from(position).expect("a place");
+            if self.tokens.get(position) != Some(&IMAGE) {
+                return Err("an image is not at its position".to_owned());
+            }
+            placed += 1;
+        }
+        let ids = self.tokens.iter().filter(|id| **id == IMAGE).count();
+        same("images with a place", &json!(placed), &json!(ids))?;
+        same("images", &images, expected)
+    }
+}
+
+/// Compares the stage and the message of an error with those of a vector, as far as these are normative.
+pub(crate) fn compare_refusal(expected: &Value, stage: &str, message: &str) -> Result<(), String> {
     same("stage", &json!(stage), &expected["stage"])?;
-    same("status", &json!(400), &expected["status"])?;
-    same("type", &json!("invalid_request_error"), &expected["type"])?;
     if stage == "deserialize" {
         return Ok(());
     }
     // Texts of the schema validator, of shape errors in schemas and of the peer's serializer are advisory.
     let text = expected["message"].as_str().expect("a text");
-    let advisory = |prefix: &str| text.starts_with(prefix) && error.message.starts_with(prefix);
+    let advisory = |prefix: &str| text.starts_with(prefix) && message.starts_with(prefix);
     let before = |end: &str| text.find(end).map_or(text, |at| &text[..at + end.len()]);
     let is_about_schema = advisory("Invalid tool parameters schema : ")
         || advisory("Invalid json schema: ")
@@ -196,7 +236,7 @@ fn check_error(expected: &Value, error: &Error) -> Result<(), String> {
     if is_about_schema || is_about_writing {
         return Ok(());
     }
-    same("message", &json!(error.message), &expected["message"])
+    same("message", &json!(message), &expected["message"])
 }
 
 /// Vectors with a context of their own.
@@ -221,7 +261,7 @@ fn check_budget(vector: &Value, protocol: Protocol, file: File, body: &str) -> R
     }
 }
 
-fn same(what: &str, found: &Value, expected: &Value) -> Result<(), String> {
+pub(crate) fn same(what: &str, found: &Value, expected: &Value) -> Result<(), String> {
     if found == expected {
         return Ok(());
     }

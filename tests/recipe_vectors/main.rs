@@ -1,0 +1,16 @@
+//! Every vector of requests, tokenizer, images and budgets through the C functions, as a host calls them.
+//!
+//! | vectors | through C | on the Rust API alone |
+//! |---|---|---|
+//! | 877 requests | 877 | |
+//! | 388 texts | 388 | |
+//! | 260 image sizes | 260 | |
+//! | 600 budgets | 540 | 60: prompts of 4294967295 tokens (`tests/recipe_chat.rs`) |
+
+mod budgets;
+mod handles;
+mod images;
+#[path = "../recipe_support/mod.rs"]
+mod recipe_support;
+mod requests;
+mod tokenizer;
