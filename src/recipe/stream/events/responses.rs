@@ -550,3 +550,83 @@ fn write_usage(answer: &Answer, into: &mut String) {
     integer(total, into);
     into.push('}');
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::encoding::{Encoding, SpecialTokens};
+    use crate::recipe::options::{ParsingOptions, Protocol, ResponseOptions};
+    use crate::recipe::stream::{StreamOptions, Usage};
+
+    fn answer() -> Answer {
+        Answer {
+            id: "r".into(),
+            model: "m".into(),
+            created: 0,
+            system_fingerprint: None,
+            choice: 0,
+            thinking: true,
+            starts_in_reasoning: true,
+            started: true,
+            reasoning: "a".into(),
+            content: String::new(),
+            calls: Vec::new(),
+            reasoning_logprobs: Vec::new(),
+            content_logprobs: Vec::new(),
+            finish: None,
+            stop_sequence: None,
+            usage: Usage::default(),
+            knows_reasoning_tokens: false,
+            vocabulary: None,
+        }
+    }
+
+    #[test]
+    fn later_reasoning_is_numbered_by_its_place_unless_strict() {
+        for (recovery, numbers) in [
+            (Recovery::Robust, ["r-0", "r-2"]),
+            (Recovery::Strict, ["r-0", "r-0"]),
+        ] {
+            let mut writer = Responses::new(&ParserOptions {
+                protocol: Protocol::Responses,
+                encoding: Encoding::V41,
+                parsing: ParsingOptions {
+                    parse_tool_calls: true,
+                    starts_in_tool_calls: false,
+                    parse_json_output: false,
+                    thinking_initial_stage: None,
+                    stop_sequences: Vec::new(),
+                },
+                response: ResponseOptions::default(),
+                model: String::new(),
+                continues_message: false,
+                tools: None,
+                special_tokens: SpecialTokens::default(),
+                stream: StreamOptions {
+                    recovery,
+                    ..StreamOptions::default()
+                },
+            });
+            let (answer, mut events) = (answer(), Vec::new());
+            let (text, logprobs) = ("x", [].as_slice());
+            for event in [
+                Parsed::Start,
+                Parsed::Reasoning { text, logprobs },
+                Parsed::Reasoning { text, logprobs },
+                Parsed::Content { text, logprobs },
+                Parsed::Reasoning { text, logprobs },
+            ] {
+                writer.event(event, 1, &answer, &mut events);
+            }
+            let response: serde_json::Value =
+                serde_json::from_str(&writer.response(&answer)).unwrap();
+            let output = response["output"].as_array().unwrap();
+            let kinds: Vec<_> = output.iter().map(|item| &item["type"]).collect();
+            assert_eq!(kinds, ["reasoning", "message", "reasoning"]);
+            assert_eq!(output[0]["encrypted_content"], numbers[0]);
+            assert_eq!(output[2]["encrypted_content"], numbers[1]);
+            assert_eq!(output[0]["content"][0]["text"], "xx");
+            assert_eq!(output[2]["status"], "in_progress");
+        }
+    }
+}
