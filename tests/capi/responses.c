@@ -26,6 +26,7 @@ typedef struct answer {
   size_t len, events;
   int32_t finish;
   fathom_status status;
+  char param[64];
 } answer;
 
 static answer called, by_hand;
@@ -64,7 +65,10 @@ static void call(const char *json) {
         continue;
       }
       called.finish = ev[i].finish;
-      if (ev[i].error != NULL) called.status = fathom_error_status(ev[i].error);
+      if (ev[i].error != NULL) {
+        called.status = fathom_error_status(ev[i].error);
+        snprintf(called.param, sizeof called.param, "%s", fathom_error_param(ev[i].error, NULL));
+      }
       return;
     }
   }
@@ -242,6 +246,7 @@ int main(int argc, char **argv) {
   call(PERSON);
   CHECK_STATUS(called.status, FATHOM_ERR_UNSUPPORTED);
   CHECK(called.events == 0 && called.finish == FATHOM_FINISH_ERROR);
+  CHECK(strcmp(called.param, "text.format") == 0);
 
   close_world(w);
   return 0;

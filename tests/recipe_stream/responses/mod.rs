@@ -2,6 +2,7 @@
 
 mod client;
 mod failures;
+mod golden;
 mod items;
 mod splits;
 mod vectors;
