@@ -88,3 +88,8 @@ fn call() {
 fn protocols() {
     with_model("protocols");
 }
+
+#[test]
+fn responses() {
+    with_model("responses");
+}

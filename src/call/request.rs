@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::error::Error;
 use crate::engine::request::{Logprobs, Request, Sampling};
 use crate::recipe::conversation::InputMessage;
-use crate::recipe::{self, OutputConstraint, Prepared, Stage};
+use crate::recipe::{self, OutputConstraint, Prepared, Protocol, Stage};
 
 /// What a host wants of the engine. `Default` is "as prepared, else the model's default".
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -140,7 +140,11 @@ fn needs_constraint(prepared: &Prepared) -> Option<&'static str> {
                 .then_some("tools")
         }
         OutputConstraint::ToolCalls { required: true } => Some("tool_choice"),
-        OutputConstraint::Json(_) | OutputConstraint::Regex(_) => Some("response_format"),
+        OutputConstraint::Json(_) | OutputConstraint::Regex(_) => Some(match prepared.protocol {
+            Protocol::Responses => "text.format",
+            Protocol::Messages => "output_config.format",
+            Protocol::ChatCompletions | Protocol::Conversation => "response_format",
+        }),
     }
 }
 

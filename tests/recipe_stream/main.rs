@@ -7,6 +7,7 @@ mod messages;
 mod neutral;
 #[path = "../recipe_support/mod.rs"]
 mod recipe_support;
+mod responses;
 mod splits;
 mod support;
 mod vectors;

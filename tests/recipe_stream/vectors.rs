@@ -197,7 +197,7 @@ pub(crate) fn run_case(case: &Value, protocol: Protocol, recovery: Recovery) -> 
     ran
 }
 
-fn push_ids(
+pub(crate) fn push_ids(
     parser: &mut Parser,
     chunk: &Value,
     out: &mut Output,

@@ -254,7 +254,7 @@ impl Parser {
         let sink = Sink::new(
             answer,
             Ids::new(options.stream.id_seed)?,
-            events::writer(&options)?,
+            events::writer(&options),
             strict,
         );
         Ok(Self {

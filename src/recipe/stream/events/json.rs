@@ -52,14 +52,19 @@ pub(in crate::recipe::stream) fn integer(value: impl std::fmt::Display, into: &m
     let _ = write!(into, "{value}");
 }
 
-/// Appends a logarithm of a probability; JSON has no infinities, so the impossible is very unlikely.
-pub(in crate::recipe::stream) fn logarithm(value: f32, into: &mut String) {
+/// Appends a number, or null for what JSON has none for.
+pub(in crate::recipe::stream) fn float(value: f32, into: &mut String) {
     if value.is_finite() {
         // The debug form is the shortest that reads back, and always a valid JSON number.
         let _ = write!(into, "{value:?}");
     } else {
-        into.push_str("-9999.0");
+        into.push_str("null");
     }
+}
+
+/// Appends a logarithm of a probability; JSON has no infinities, so the impossible is very unlikely.
+pub(in crate::recipe::stream) fn logarithm(value: f32, into: &mut String) {
+    float(if value.is_finite() { value } else { -9999.0 }, into);
 }
 
 /// Whether `text` is one JSON value (RFC 8259), white space around it allowed.

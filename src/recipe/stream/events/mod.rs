@@ -4,13 +4,13 @@ pub(super) mod chat;
 pub(super) mod conversation;
 pub(super) mod json;
 pub(super) mod messages;
+pub(super) mod responses;
 
 use std::fmt::Debug;
 
 use super::Event;
 use super::answer::{Answer, Parsed};
 use super::settings::ParserOptions;
-use crate::recipe::error::{Error, Stage};
 use crate::recipe::options::Protocol;
 
 /// Writes the events and the complete response of one protocol. The answer it gets already contains
@@ -25,16 +25,12 @@ pub(super) trait Writer: Debug + Send {
 }
 
 /// The writer for the protocol of `options`.
-pub(super) fn writer(options: &ParserOptions) -> Result<Box<dyn Writer>, Error> {
+pub(super) fn writer(options: &ParserOptions) -> Box<dyn Writer> {
     match options.protocol {
-        Protocol::ChatCompletions => Ok(Box::new(chat::Chat::new(options))),
-        Protocol::Messages => Ok(Box::new(messages::Messages::new(options))),
-        Protocol::Conversation => Ok(Box::new(conversation::Conversation)),
-        Protocol::Responses => Err(Error::new(
-            Stage::Unsupported,
-            "",
-            "answers of this protocol cannot be written yet",
-        )),
+        Protocol::ChatCompletions => Box::new(chat::Chat::new(options)),
+        Protocol::Responses => Box::new(responses::Responses::new(options)),
+        Protocol::Messages => Box::new(messages::Messages::new(options)),
+        Protocol::Conversation => Box::new(conversation::Conversation),
     }
 }
 
