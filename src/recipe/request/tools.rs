@@ -260,11 +260,12 @@ fn strict_schema(
 ) -> Result<JsonText, Error> {
     let normal = schema::normalize(given, root, context.settings.fixes.keep_defs)
         .map_err(|message| refused(param(), message))?;
-    for keyword in normal.dropped {
+    for keyword in normal.dropped.paths {
         let message = "strict schemas have no such keyword";
         let place = format!("{}{keyword}", param());
         warnings.add("dropped_schema_keyword", place, message);
     }
+    warnings.leave_out(normal.dropped.more);
     Ok(JsonText::of(&normal.schema))
 }
 
