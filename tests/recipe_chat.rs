@@ -629,6 +629,140 @@ fn the_demo_model_takes_chat_requests() {
     assert_eq!(prepared.max_tokens as usize, 2048 - prepared.tokens.len());
 }
 
+/// What a message of these blocks is refused with.
+fn refused_message(role: &str, blocks: Value) -> String {
+    let body = json!({"model": V41, "messages": [{"role": role, "content": blocks}]});
+    with(&json!({}), &body).expect_err("it is refused").message
+}
+
+#[test]
+fn an_image_of_an_assistant_is_refused_before_its_data_is_looked_into() {
+    for url in ["data:text/plain,x", "", "http://x"] {
+        let image = json!([{"type": "image_url", "image_url": {"url": url}}]);
+        let message = refused_message("assistant", image);
+        assert_eq!(message, "Image in assistant message is not supported");
+    }
+    // Faults of the block itself come first.
+    let message = refused_message("assistant", json!([{"type": "file"}]));
+    assert_eq!(
+        message,
+        ".messages[0]: file must have a file_id or file_data"
+    );
+}
+
+#[test]
+fn results_are_checked_one_by_one_in_their_order() {
+    let call =
+        |id| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let image = json!([{"type": "image_url", "image_url": {"url": "x"}}]);
+    let result =
+        |id: &str, content: &Value| json!({"role": "tool", "tool_call_id": id, "content": content});
+    let (text, image) = (&json!("x"), &image);
+    let user = json!({"role": "user", "content": "x"});
+    const UNREADABLE: &str = ".messages[1]: Unsupported image_url format";
+    const UNKNOWN: &str = "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id', The following tool_call_ids did not have response messages: c";
+    for (more, message) in [
+        (vec![result("a", image), result("a", text)], UNREADABLE),
+        (vec![result("a", image), result("c", text)], UNREADABLE),
+        (vec![result("a", image), user], UNREADABLE),
+        (vec![result("a", image)], UNREADABLE),
+        (vec![result("c", image), result("a", text)], UNKNOWN),
+    ] {
+        let mut messages = vec![json!({"role": "assistant", "tool_calls": [call("a"), call("b")]})];
+        messages.extend(more);
+        let body = json!({"model": V41, "messages": messages});
+        let error = with(&json!({}), &body).expect_err("it is refused");
+        assert_eq!(error.message, message, "{body}");
+    }
+}
+
+#[test]
+fn the_type_of_a_file_is_told_before_its_data() {
+    for (data, start) in [
+        (
+            "data:application/pdf;base64,@@",
+            ".messages[0]: You have uploaded an unsupported file.",
+        ),
+        (
+            "data:image/png;base64,@@",
+            ".messages[0]: file_data is not a valid base64 data url",
+        ),
+    ] {
+        let message = refused_message("user", json!([{"type": "file", "file_data": data}]));
+        assert!(message.starts_with(start), "{message}");
+    }
+}
+
+#[test]
+fn the_name_of_a_speaker_is_ignored_but_must_be_text() {
+    for role in ["system", "user", "assistant"] {
+        let request = |name: Value| json!({"model": V41, "messages": [{"role": role, "content": "x", "name": name}]});
+        with(&json!({}), &request(json!("n"))).expect("it is ignored");
+        let error = with(&json!({}), &request(json!({}))).expect_err("it is no text");
+        assert_eq!(
+            (error.stage, error.param.as_str()),
+            (Stage::Deserialize, "messages[0].name")
+        );
+    }
+}
+
+#[test]
+fn a_schema_that_is_null_is_there_and_no_schema() {
+    for strict in [false, true] {
+        let format =
+            json!({"type": "json_schema", "json_schema": {"schema": null, "strict": strict}});
+        let error = with(&json!({}), &body(json!({"response_format": format})));
+        let error = error.expect_err("null is no schema");
+        assert_eq!(error.stage, Stage::Convert);
+        assert!(
+            error.message.starts_with("Invalid json schema: "),
+            "{error}"
+        );
+    }
+}
+
+/// One path may be as long as the schema, so that keeping all of them would take the square of its size.
+#[test]
+fn dropped_keywords_below_a_long_name_cost_no_more_than_the_request() {
+    let mut inner = json!({"type": "string"});
+    for at in 0..50_000 {
+        inner[format!("k{at}")] = 1.into();
+    }
+    let long = "n".repeat(500_000);
+    let schema = json!({"type": "object", "properties": {long: inner}});
+    let tool = json!({"type": "function", "function": {"name": "f", "strict": true, "parameters": schema}});
+    let recipe = Recipe::open(&RecipeOptions::default()).expect("nothing is needed");
+    let body = body(json!({"tools": [tool]})).to_string();
+    let prepared = prepare(&recipe, &body).expect("it is accepted");
+    assert_eq!(prepared.warnings.len(), 65);
+    assert_eq!(prepared.warnings[64].message, "49936 more were left out");
+}
+
+/// Each reference looks into an object with as many entries as there are references.
+#[test]
+fn many_references_into_many_definitions_take_linear_time() {
+    const MANY: usize = 100_000;
+    let mut schema = String::from(r#"{"type":"object","allOf":["#);
+    for at in 0..MANY {
+        let comma = if at == 0 { "" } else { "," };
+        schema.push_str(&format!(r##"{comma}{{"$ref":"#/$defs/d{at}"}}"##));
+    }
+    schema.push_str("],\"$defs\":{");
+    for at in 0..MANY {
+        let comma = if at == 0 { "" } else { "," };
+        schema.push_str(&format!(r#"{comma}"d{at}":{{"type":"string"}}"#));
+    }
+    schema.push_str("}}");
+    let body = format!(
+        r#"{{"model":"{V41}","messages":[{{"role":"user","content":"x"}}],"tools":[{{"type":"function","function":{{"name":"f","parameters":{schema}}}}}]}}"#
+    );
+    let recipe = Recipe::open(&RecipeOptions::default()).expect("nothing is needed");
+    let start = std::time::Instant::now();
+    prepare(&recipe, &body).expect("it is accepted");
+    // A fraction of a second; looking at all definitions for each reference takes minutes.
+    assert!(start.elapsed() < std::time::Duration::from_secs(10));
+}
+
 mod damaged {
     use super::recipe_support::requests::{check_whole, damage, odd_values, short_bodies};
     use super::*;

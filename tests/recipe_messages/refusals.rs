@@ -120,9 +120,15 @@ fn an_error_names_its_place_in_the_request() {
             "messages.1.content[0]: file_id is not supported. Pass the image as a base64 data url instead.".to_owned(),
         ),
         (
-            says(assistant(json!([text("x"), ftp()]))),
+            says(assistant(json!([text("x"), image(json!({"type": "url", "url": "http://x"}))]))),
             "messages[1].content[1]",
             "Image in assistant message is unsupported".to_owned(),
+        ),
+        (
+            // What is wrong with the image itself is told first.
+            says(assistant(json!([text("x"), ftp()]))),
+            "messages[1].content[1]",
+            "messages.1.content[1]: invalid url: \"ftp://\\\"x\"".to_owned(),
         ),
         (
             says(assistant(json!([text("x"), search_result]))),

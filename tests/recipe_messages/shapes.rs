@@ -166,6 +166,11 @@ fn what_must_be_there_is_asked_for() {
             if null {
                 fields.insert(key.to_owned(), Value::Null);
             }
+            // These may hold any value.
+            if null && (key == "input" || pointer == "/messages/1/content/2/content") {
+                prepare(&recipe, &damaged.to_string()).expect(pointer);
+                continue;
+            }
             let error = prepare(&recipe, &damaged.to_string()).expect_err(pointer);
             assert_eq!(error.stage, Stage::Deserialize, "{pointer}: {error}");
         }
@@ -312,4 +317,14 @@ mod damaged {
             prop_assert_eq!(check_whole(answer), Ok(()));
         }
     }
+}
+
+#[test]
+fn a_type_that_is_null_is_not_the_lack_of_one() {
+    let tool = json!({"type": null, "name": "f", "input_schema": {"type": "object"}});
+    let error = with(&json!({}), &body(json!({"tools": [tool]}))).expect_err("null is no type");
+    assert_eq!(
+        (error.stage, error.param.as_str()),
+        (Stage::Deserialize, "tools[0].type")
+    );
 }

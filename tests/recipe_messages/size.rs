@@ -151,6 +151,10 @@ fn one_large_definition_is_not_introduced_without_end() {
         (error.stage, error.param.as_str()),
         (Stage::Convert, "messages")
     );
+    assert_eq!(
+        error.message,
+        "tools repeat more than 67108864 bytes of definitions and descriptions, up to tool \"f\""
+    );
     // Where they are not shown, they do no harm.
     let mut hidden = request(64);
     hidden["tool_choice"] = json!({"type": "none"});

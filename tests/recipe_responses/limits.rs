@@ -125,6 +125,30 @@ fn large_requests_take_linear_time() {
     assert_eq!(error.message, "No tool output found for tool call c0.");
 }
 
+#[test]
+fn a_long_description_of_a_namespace_is_not_repeated_without_end() {
+    let request = |members: usize| {
+        let members: Vec<Value> = (0..members).map(|at| function(&format!("f{at}"))).collect();
+        let about = "d".repeat(1 << 20);
+        let namespace =
+            json!({"type": "namespace", "name": "n", "description": about, "tools": members});
+        body(json!({"tools": [namespace]}))
+    };
+    let recipe = Recipe::open(&RecipeOptions::default()).expect("nothing is needed");
+    prepare(&recipe, &request(3)).expect("three are fine");
+    let error = prepare(&recipe, &request(65)).expect_err("that is too much");
+    assert_eq!(
+        (error.stage, error.param.as_str(), error.message.as_str()),
+        (
+            Stage::Convert,
+            "tools[0].tools[64]",
+            "tools repeat more than 67108864 bytes of definitions and descriptions, up to tool \"f64\""
+        )
+    );
+    // V4 does not repeat it.
+    prepare(&recipe, &on_v4(request(65))).expect("it is accepted");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3000))]
     #[test]

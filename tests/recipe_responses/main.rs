@@ -393,7 +393,7 @@ fn a_response_can_repeat_its_request() {
             {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}},
             {"type": "web_search_2025_08_26", "user_location": {"type": "approximate", "city": "Oslo"}},
         ],
-        "tool_choice": {"type": "function", "name": "f"},
+        "tool_choice": {"name": "f", "extra": 1, "type": "function"},
     }));
     let prepared = valid(&fix("thinking_tool_choice"), &request);
     let response = &prepared.response;
@@ -429,8 +429,12 @@ fn a_response_can_repeat_its_request() {
         })
     );
     assert_eq!(
-        echo.tool_choice.to_value(),
-        json!({"type": "function", "name": "f"})
+        echo.text.as_str(),
+        r#"{"format":{"type":"json_schema","name":"n","schema":{"type":"object"},"description":null,"strict":null},"verbosity":"low"}"#
+    );
+    assert_eq!(
+        echo.tool_choice.as_str(),
+        r#"{"type":"function","name":"f"}"#
     );
     let plain = |name| json!({"type": "function", "name": name, "description": null, "parameters": null, "strict": null});
     assert_eq!(
@@ -509,7 +513,7 @@ fn tools_that_a_search_found_are_introduced_after_it() {
     assert_eq!((called(6), called(8)), (json!("a::c"), json!("a::b")));
     assert_eq!(
         decided(&prepared)["namespace_tool_map"],
-        json!({"a::b": ["a", "b"]})
+        json!({"a::b": ["a", "b"], "a::b_1": ["a", "b"], "a::c": ["a", "c"]})
     );
 
     // A choice that leaves tools out leaves them out here too.
@@ -644,5 +648,41 @@ fn the_effort_may_be_a_number_and_the_web_search_an_error() {
             "Server tools are not supported".to_owned(),
         );
         assert_eq!(refusal(&reject, &body(fields)), expected);
+    }
+}
+
+#[test]
+fn functions_that_a_search_found_in_a_namespace_are_mapped_back_too() {
+    let namespace = json!({"type": "namespace", "name": "n", "tools": [function("g")]});
+    let prepared = valid(
+        &json!({}),
+        &input(json!([
+            {"type": "tool_search_call", "call_id": "s", "arguments": {}},
+            {"type": "tool_search_output", "call_id": "s", "tools": [namespace]},
+        ])),
+    );
+    assert_eq!(
+        decided(&prepared)["namespace_tool_map"],
+        json!({"n::g": ["n", "g"]})
+    );
+}
+
+#[test]
+fn a_client_that_searches_tools_does_so_for_every_model() {
+    let search = json!({"tools": [{"type": "tool_search", "execution": "client"}]});
+    let prepared = valid(&json!({}), &on_v4(body(search)));
+    assert!(prepared.response.client_tool_search);
+    assert!(prepared.conversation.tools.is_empty());
+}
+
+#[test]
+fn an_empty_namespace_of_an_old_call_is_one() {
+    let request = input(json!([
+        {"type": "function_call", "call_id": "c", "name": "f", "namespace": "", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+    ]));
+    for (request, name) in [(request.clone(), "::f"), (on_v4(request), "__f")] {
+        let messages = decided(&valid(&json!({}), &request))["conversation"]["messages"].clone();
+        assert_eq!(messages[0]["tool_calls"][0]["name"], name);
     }
 }

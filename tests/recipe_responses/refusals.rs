@@ -47,10 +47,6 @@ fn a_wrong_shape_names_its_place() {
             "text.format.schema",
         ),
         (
-            format(json!({"type": "json_schema", "name": "n", "schema": null})),
-            "text.format.schema",
-        ),
-        (
             format(json!({"type": "json_schema", "name": "n", "schema": {}, "strict": 1})),
             "text.format.strict",
         ),
@@ -72,6 +68,10 @@ fn a_wrong_shape_names_its_place() {
             "tools[0].description",
         ),
         (tool(json!({"type": "custom"})), "tools[0].name"),
+        (
+            tool(json!({"type": "web_search", "search_context_size": "Low"})),
+            "tools[0].search_context_size",
+        ),
         (
             tool(json!({"type": "tool_search", "execution": "both"})),
             "tools[0].execution",
@@ -401,4 +401,33 @@ fn of_several_faults_the_first_in_the_official_order_is_told() {
             "temperature"
         ]
     );
+}
+
+#[test]
+fn an_image_of_an_assistant_is_refused_before_its_data_is_looked_into() {
+    let image = json!([{"type": "input_image", "image_url": "data:text/plain,x"}]);
+    let request = input(json!([{"role": "assistant", "content": image}]));
+    let (_, _, message) = refusal(&json!({}), &request);
+    assert_eq!(
+        message,
+        "input[0]: Image in assistant message is unsupported"
+    );
+}
+
+#[test]
+fn an_output_is_read_before_its_call_is_looked_for() {
+    let image = json!([{"type": "input_image", "image_url": "data:text/plain,x"}]);
+    for id in [json!("nobody"), json!(""), Value::Null] {
+        let output = json!({"type": "function_call_output", "call_id": id, "output": image});
+        let (_, _, message) = refusal(&json!({}), &input(json!([output])));
+        assert_eq!(message, "input[0]: Unsupported image_url format");
+    }
+}
+
+#[test]
+fn a_schema_that_is_null_is_there_and_no_schema() {
+    let format = json!({"type": "json_schema", "name": "n", "schema": null});
+    let (stage, _, message) = refusal(&json!({}), &body(json!({"text": {"format": format}})));
+    assert_eq!(stage, Stage::Convert);
+    assert!(message.starts_with("Invalid json schema: "), "{message}");
 }

@@ -55,12 +55,17 @@ pub struct Item {
 
 /// The requests of a file with one `{"protocol", "request"}` a line, gzip-compressed.
 pub fn requests(path: &Path) -> Vec<Item> {
+    json_lines(path).iter().map(item).collect()
+}
+
+/// The values of a file with one a line, gzip-compressed.
+pub fn json_lines(path: &Path) -> Vec<Value> {
     let text = unpack(path);
     let lines = text
         .split(|byte| *byte == b'\n')
         .filter(|line| !line.is_empty());
     lines
-        .map(|line| item(&serde_json::from_slice(line).expect("a line is JSON")))
+        .map(|line| serde_json::from_slice(line).expect("a line is JSON"))
         .collect()
 }
 

@@ -83,13 +83,9 @@ pub(in crate::recipe) fn read<'v>(
     let model = shape::model(&body)?;
     let request = shape::read(&body, settings)?;
     if settings.reject_unknown_fields {
-        let known =
-            |name: &&str| FIELDS.contains(name) || IGNORED.contains(name) || STATE.contains(name);
-        if let Some(name) = body.object()?.keys().find(|name| !known(name)) {
-            let mut error = body.wrong(&format!("unknown field \"{name}\""));
-            name.clone_into(&mut error.param);
-            return Err(error);
-        }
+        body.refuse_unknown(|name| {
+            FIELDS.contains(&name) || IGNORED.contains(&name) || STATE.contains(&name)
+        })?;
     }
     Ok(Body {
         model,

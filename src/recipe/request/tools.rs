@@ -65,6 +65,34 @@ pub(super) fn check_name(
     Err(refused(param, message))
 }
 
+/// Guards against a few bytes of a request that stand for many of its prompt: a definition that is introduced by
+/// its name, the description of a namespace that each member repeats.
+#[derive(Default)]
+pub(super) struct Repeated {
+    bytes: usize,
+}
+
+impl Repeated {
+    /// Counts `bytes` that the tool `name` repeats; `param` names what asks for it.
+    pub(super) fn add(
+        &mut self,
+        bytes: usize,
+        param: impl FnOnce() -> String,
+        name: &str,
+    ) -> Result<(), Error> {
+        /// More than any context holds.
+        const MOST: usize = 64 << 20;
+        self.bytes += bytes;
+        if self.bytes <= MOST {
+            return Ok(());
+        }
+        let message = format!(
+            "tools repeat more than {MOST} bytes of definitions and descriptions, up to tool \"{name}\""
+        );
+        Err(refused(param(), message))
+    }
+}
+
 /// The text for a string that may not be empty.
 pub(super) fn empty_string(param: &str) -> Error {
     let message = format!(
@@ -260,11 +288,12 @@ fn strict_schema(
 ) -> Result<JsonText, Error> {
     let normal = schema::normalize(given, root, context.settings.fixes.keep_defs)
         .map_err(|message| refused(param(), message))?;
-    for keyword in normal.dropped {
+    for keyword in normal.dropped.paths {
         let message = "strict schemas have no such keyword";
         let place = format!("{}{keyword}", param());
         warnings.add("dropped_schema_keyword", place, message);
     }
+    warnings.leave_out(normal.dropped.more);
     Ok(JsonText::of(&normal.schema))
 }
 

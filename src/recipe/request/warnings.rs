@@ -3,7 +3,7 @@
 use crate::recipe::options::Warning;
 
 /// A request with more is broken in one place many times.
-const MOST: usize = 64;
+pub(super) const MOST: usize = 64;
 
 /// Warnings of one request, in its order.
 #[derive(Debug, Default)]
@@ -29,6 +29,11 @@ impl Warnings {
             param: param.into(),
             message: message.into(),
         });
+    }
+
+    /// Counts warnings that would be too many.
+    pub(super) fn leave_out(&mut self, more: usize) {
+        self.left_out += more;
     }
 
     /// All of them; the last one tells how many are missing.

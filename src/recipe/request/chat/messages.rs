@@ -23,9 +23,22 @@ pub(super) fn convert(
         return Err(refused("messages", "Empty input messages"));
     }
     let mut converted = Vec::with_capacity(messages.len());
-    // Tool messages up to here answer the calls before them.
-    let mut answers_until = 0;
+    let mut pending: Option<Pending<'_>> = None;
     for (at, message) in messages.iter().enumerate() {
+        match (&mut pending, message) {
+            (Some(calls), Message::Tool { call_id, .. }) => {
+                calls.answer(at, call_id)?;
+                if calls.open.is_empty() {
+                    pending = None;
+                }
+            }
+            (Some(calls), _) => return Err(calls.unanswered()),
+            (None, Message::Tool { .. }) => {
+                let message = "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'";
+                return Err(refused(format!("messages[{at}]"), message));
+            }
+            (None, _) => {}
+        }
         let mut contents = Contents {
             context,
             at,
@@ -65,8 +78,7 @@ pub(super) fn convert(
                     None => String::new(),
                 };
                 if let Some(calls) = calls {
-                    check_calls(calls, at, messages)?;
-                    answers_until = at + 1 + calls.len();
+                    pending = Some(Pending::new(calls, at)?);
                 }
                 converted.push(InputMessage::Assistant {
                     content: text,
@@ -76,10 +88,6 @@ pub(super) fn convert(
                 });
             }
             Message::Tool { content, call_id } => {
-                if at >= answers_until {
-                    let message = "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'";
-                    return Err(refused(format!("messages[{at}]"), message));
-                }
                 let (content, image_sources) = contents.convert(content)?;
                 converted.push(InputMessage::Tool {
                     content,
@@ -105,7 +113,10 @@ pub(super) fn convert(
             }
         }
     }
-    Ok(converted)
+    match pending {
+        Some(calls) => Err(calls.unanswered()),
+        None => Ok(converted),
+    }
 }
 
 fn call(call: &Call<'_>) -> ToolCall {
@@ -116,47 +127,62 @@ fn call(call: &Call<'_>) -> ToolCall {
     }
 }
 
-/// Checks the calls of the assistant message `at` and that exactly their results follow.
-fn check_calls(calls: &[Call<'_>], at: usize, messages: &[Message<'_>]) -> Result<(), Error> {
-    const UNANSWERED: &str = "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'";
-    let param = format!("messages[{at}].tool_calls");
-    if calls.is_empty() {
-        let message = format!(
-            "Invalid '{param}': empty array. Expected an array with minimum length 1, but got an empty array instead."
-        );
-        return Err(refused(param, message));
-    }
-    let duplicate = |id: &str, at: usize| {
-        let message = format!("Duplicate value for 'tool_call_id' of {id} in message[{at}]");
-        refused(format!("messages[{at}]"), message)
-    };
-    let mut open = HashSet::with_capacity(calls.len());
-    for call in calls {
-        if !open.insert(call.id) {
-            return Err(duplicate(call.id, at));
-        }
-    }
-    let known = open.clone();
-    for offset in 1..=calls.len() {
-        let Some(Message::Tool { call_id, .. }) = messages.get(at + offset) else {
-            let message =
-                format!("{UNANSWERED}. (insufficient tool messages following tool_calls message)");
-            return Err(refused(param, message));
-        };
-        if !known.contains(call_id) {
+const UNANSWERED: &str = "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'";
+
+/// The calls of an assistant message, which the messages right after it must answer, in any order.
+struct Pending<'m> {
+    /// Index of that message.
+    from: usize,
+    ids: HashSet<&'m str>,
+    /// Those without an answer so far.
+    open: HashSet<&'m str>,
+}
+
+impl<'m> Pending<'m> {
+    /// Checks the calls of the message `from`.
+    fn new(calls: &[Call<'m>], from: usize) -> Result<Self, Error> {
+        if calls.is_empty() {
+            let param = format!("messages[{from}].tool_calls");
             let message = format!(
-                "{UNANSWERED}, The following tool_call_ids did not have response messages: {call_id}"
+                "Invalid '{param}': empty array. Expected an array with minimum length 1, but got an empty array instead."
             );
-            return Err(refused(
-                format!("messages[{}].tool_call_id", at + offset),
-                message,
-            ));
+            return Err(refused(param, message));
         }
-        if !open.remove(call_id) {
-            return Err(duplicate(call_id, at + offset));
+        let mut ids = HashSet::with_capacity(calls.len());
+        for call in calls {
+            if !ids.insert(call.id) {
+                return Err(duplicate(call.id, from));
+            }
         }
+        let open = ids.clone();
+        Ok(Self { from, ids, open })
     }
-    Ok(())
+
+    /// Takes the answer `at`.
+    fn answer(&mut self, at: usize, id: &str) -> Result<(), Error> {
+        if !self.ids.contains(id) {
+            let message = format!(
+                "{UNANSWERED}, The following tool_call_ids did not have response messages: {id}"
+            );
+            return Err(refused(format!("messages[{at}].tool_call_id"), message));
+        }
+        if !self.open.remove(id) {
+            return Err(duplicate(id, at));
+        }
+        Ok(())
+    }
+
+    /// Something else comes before all answers are there.
+    fn unanswered(&self) -> Error {
+        let message =
+            format!("{UNANSWERED}. (insufficient tool messages following tool_calls message)");
+        refused(format!("messages[{}].tool_calls", self.from), message)
+    }
+}
+
+fn duplicate(id: &str, at: usize) -> Error {
+    let message = format!("Duplicate value for 'tool_call_id' of {id} in message[{at}]");
+    refused(format!("messages[{at}]"), message)
 }
 
 /// Drops the line that some clients put before their system prompt for accounting.
@@ -187,12 +213,36 @@ struct Contents<'a, 'w> {
     warnings: &'w mut Warnings,
 }
 
-impl Contents<'_, '_> {
+impl<'a> Contents<'a, '_> {
     fn convert(&mut self, content: &Content<'_>) -> Result<(Prompt, Vec<ImageSource>), Error> {
         let blocks = match content {
             Content::Text(text) => return Ok((Prompt::plain(*text), Vec::new())),
             Content::Blocks(blocks) => blocks,
         };
+        let parts = self.parts(blocks)?;
+        parts.check_data_urls(|| format!("messages[{}].content", self.at))?;
+        Ok(parts.finish())
+    }
+
+    /// An assistant has no images, whatever is in them.
+    fn convert_assistant(&mut self, content: &Content<'_>) -> Result<String, Error> {
+        let blocks = match content {
+            Content::Text(text) => return Ok((*text).to_owned()),
+            Content::Blocks(blocks) => blocks,
+        };
+        let (prompt, sources) = self.parts(blocks)?.finish();
+        if sources.is_empty() {
+            return Ok(prompt.text);
+        }
+        let param = format!("messages[{}].content", self.at);
+        Err(refused(
+            param,
+            "Image in assistant message is not supported",
+        ))
+    }
+
+    /// What the blocks say; inline images are not looked into.
+    fn parts(&mut self, blocks: &[Block<'_>]) -> Result<Parts<'a>, Error> {
         let mut parts = Parts::new(self.context);
         for (index, block) in blocks.iter().enumerate() {
             match block {
@@ -207,20 +257,7 @@ impl Contents<'_, '_> {
                 }
             }
         }
-        parts.check_data_urls(|| format!("messages[{}].content", self.at))?;
-        Ok(parts.finish())
-    }
-
-    fn convert_assistant(&mut self, content: &Content<'_>) -> Result<String, Error> {
-        let (prompt, sources) = self.convert(content)?;
-        if sources.is_empty() {
-            return Ok(prompt.text);
-        }
-        let param = format!("messages[{}].content", self.at);
-        Err(refused(
-            param,
-            "Image in assistant message is not supported",
-        ))
+        Ok(parts)
     }
 
     fn image(&self, url: &str, detail: ImageDetail, index: usize) -> Result<ImageSource, Error> {
@@ -271,13 +308,12 @@ impl Contents<'_, '_> {
             (None, Some(data)) => data,
         };
         match DataUrl::parse(data) {
-            Some(url) if url.decodes() => {
-                if !url.is_image() {
-                    return wrong(
-                        "You have uploaded an unsupported file. Please make sure your file is valid and has one of the following formats: webp, png, jpeg, and gif.",
-                    );
-                }
+            Some(url) if !url.is_image() => {
+                return wrong(
+                    "You have uploaded an unsupported file. Please make sure your file is valid and has one of the following formats: webp, png, jpeg, and gif.",
+                );
             }
+            Some(url) if url.decodes() => {}
             _ => return wrong("file_data is not a valid base64 data url"),
         }
         Ok(ImageSource {

@@ -181,6 +181,9 @@ fn message<'v>(node: Node<'v, '_>, newer: bool) -> Result<Message<'v>, Error> {
     let roles = if newer { &ROLES[..] } else { &ROLES[..5] };
     let role = node.required("role")?.choice(roles)?;
     let body = |key| content(node.required(key)?, false);
+    if matches!(role, Role::System | Role::User | Role::Assistant) {
+        node.maybe("name", |node| node.text())?;
+    }
     Ok(match role {
         Role::System => Message::System(body("content")?),
         Role::User => Message::User(body("content")?),
@@ -331,12 +334,8 @@ fn format<'v>(node: Node<'v, '_>) -> Result<Format<'v>, Error> {
         Kind::JsonSchema => {
             let json_schema = node.required("json_schema")?;
             json_schema.maybe("name", |node| node.text())?;
-            let schema = json_schema.required("schema")?;
-            if schema.value().is_null() {
-                return Err(schema.expected("a schema"));
-            }
             Format::JsonSchema {
-                schema: schema.value(),
+                schema: json_schema.required("schema")?.value(),
                 strict: json_schema
                     .maybe("strict", |node| node.boolean())?
                     .unwrap_or(false),

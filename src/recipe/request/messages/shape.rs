@@ -246,7 +246,7 @@ fn block<'v>(node: &Node<'v, '_>, newer: bool) -> Result<Block<'v>, Error> {
         Kind::ToolResult => Block::ToolResult(tool_result(node)?),
         Kind::WebSearchToolResult => {
             node.required("tool_use_id")?.text()?;
-            present(node, "content")?;
+            node.required("content")?;
             Block::WebSearchToolResult
         }
         Kind::ToolAddition => {
@@ -303,16 +303,7 @@ fn document<'v>(node: &Node<'v, '_>) -> Result<Part<'v>, Error> {
 fn tool_use<'v>(node: &Node<'v, '_>) -> Result<(&'v str, &'v str, &'v Json<'v>), Error> {
     let id = node.required("id")?.text()?;
     let name = node.required("name")?.text()?;
-    Ok((id, name, present(node, "input")?))
-}
-
-/// A field that may be anything but absent or null.
-fn present<'v>(node: &Node<'v, '_>, key: &str) -> Result<&'v Json<'v>, Error> {
-    let field = node.required(key)?;
-    if field.value().is_null() {
-        return Err(field.expected("a value"));
-    }
-    Ok(field.value())
+    Ok((id, name, node.required("input")?.value()))
 }
 
 fn tool_result<'v>(node: &Node<'v, '_>) -> Result<ToolResult<'v>, Error> {
@@ -355,7 +346,9 @@ fn part<'v>(node: &Node<'v, '_>) -> Result<Part<'v>, Error> {
 
 /// What has a `type` runs on the server.
 fn tool<'v>(node: &Node<'v, '_>) -> Result<Tool<'v>, Error> {
-    if let Some(kind) = node.maybe("type", |node| node.text())? {
+    // A type that is null is a type, and a wrong one.
+    if node.object()?.contains_key("type") {
+        let kind = node.required("type")?.text()?;
         let name = node.maybe("name", |node| node.text())?;
         return Ok(Tool::Server { kind, name });
     }

@@ -6,7 +6,7 @@ use super::shape::Tool;
 use crate::recipe::conversation::{InputMessage, ToolDefinition};
 use crate::recipe::encoding::Encoding;
 use crate::recipe::error::Error;
-use crate::recipe::request::tools::{Choice, Declared, check_name, unknown_function};
+use crate::recipe::request::tools::{Choice, Declared, Repeated, check_name, unknown_function};
 use crate::recipe::request::warnings::Warnings;
 use crate::recipe::request::{Context, refused};
 
@@ -88,14 +88,11 @@ impl<'v> Tools<'v> {
     }
 }
 
-/// Refuses messages that introduce the same definitions over and over: a short name stands for a definition of
-/// any length, so that a small body could ask for a prompt without end.
+/// Refuses messages that introduce the same definitions over and over.
 pub(super) fn check_introduced(
     messages: &[InputMessage],
     definitions: &[ToolDefinition],
 ) -> Result<(), Error> {
-    /// More than any context holds.
-    const MOST: usize = 64 << 20;
     let introduced = messages.iter().filter_map(|message| match message {
         InputMessage::System { tools, .. } => tools.as_deref(),
         _ => None,
@@ -108,18 +105,11 @@ pub(super) fn check_introduced(
         .iter()
         .map(|tool| (tool.name.as_str(), length(tool)))
         .collect();
-    let mut total = 0;
-    for tool in introduced {
-        total += lengths.get(tool.name.as_str()).unwrap_or(&0);
-        if total > MOST {
-            let message = format!(
-                "the tools that messages introduce have definitions of more than {MOST} bytes, up to tool \"{}\"",
-                tool.name
-            );
-            return Err(refused("messages", message));
-        }
-    }
-    Ok(())
+    let mut repeated = Repeated::default();
+    introduced.try_for_each(|tool| {
+        let length = lengths.get(tool.name.as_str()).unwrap_or(&0);
+        repeated.add(*length, || "messages".to_owned(), &tool.name)
+    })
 }
 
 fn length(tool: &ToolDefinition) -> usize {

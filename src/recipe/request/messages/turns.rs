@@ -334,7 +334,11 @@ impl<'v> Turns<'v, '_> {
                 let message = format!("the model sees no images; it reads {UNSUPPORTED_IMAGE:?}");
                 self.warnings.add("image_as_text", param(), message);
             }
-            Part::Image(_) => {
+            Part::Image(image) => {
+                // An image that is wrong in itself is refused for that.
+                let place = Place::Message(at);
+                let path = || place.path(index);
+                images::convert(self.context, image, path, param, place.source(index))?;
                 let message = "Image in assistant message is unsupported";
                 return Err(refused(param(), message));
             }

@@ -14,7 +14,7 @@ use crate::recipe::encoding::Encoding;
 use crate::recipe::error::Error;
 use crate::recipe::json::{self, Json};
 use crate::recipe::options::NamespacedTool;
-use crate::recipe::request::tools::{self as shared, Declared};
+use crate::recipe::request::tools::{self as shared, Declared, Repeated};
 use crate::recipe::request::warnings::Warnings;
 use crate::recipe::request::{Context, refused};
 
@@ -78,11 +78,13 @@ pub(super) struct Declarations<'v> {
     found: Vec<(usize, Range<usize>)>,
     /// Names in use.
     pub(super) names: Names<'v>,
-    /// Functions of declared namespaces.
+    /// Functions of namespaces, those that searches found among them: the model may call any.
     pub(super) namespaced: Vec<NamespacedTool>,
+    /// What members repeat of their namespaces.
+    repeated: Repeated,
     /// Whether the client has `apply_patch`.
     pub(super) patches: bool,
-    /// Whether the client runs tool searches.
+    /// Whether the client runs tool searches. It may say so to a model that is not told.
     pub(super) client_search: bool,
 }
 
@@ -99,8 +101,9 @@ impl<'v> Declarations<'v> {
             found: Vec::new(),
             names: Names::default(),
             namespaced: Vec::new(),
+            repeated: Repeated::default(),
             patches: false,
-            client_search: false,
+            client_search: tools.iter().any(is_client_search),
         };
         let searched = items.iter().filter_map(|item| match item {
             Item::SearchOutput { tools, .. } => Some(tools.as_slice()),
@@ -219,7 +222,6 @@ impl<'v> Declarations<'v> {
                 description,
                 parameters,
             } if context.encoding == Encoding::V41 => {
-                self.client_search |= place.item.is_none();
                 self.functions.push(Flat {
                     name: TOOL_SEARCH.into(),
                     description: description.map(Cow::Borrowed),
@@ -280,12 +282,15 @@ impl<'v> Declarations<'v> {
             let name = self
                 .names
                 .declare(context.encoding, namespace, function.name);
-            if place.item.is_none() {
-                self.namespaced.push(NamespacedTool {
-                    function: name.clone(),
-                    namespace: namespace.to_owned(),
-                    local: function.name.to_owned(),
-                });
+            self.namespaced.push(NamespacedTool {
+                function: name.clone(),
+                namespace: namespace.to_owned(),
+                local: function.name.to_owned(),
+            });
+            if context.encoding == Encoding::V41 {
+                let bytes = description.map_or(0, str::len);
+                let param = || place.to_string();
+                self.repeated.add(bytes, param, function.name)?;
             }
             let description = match description {
                 Some(about) if !about.is_empty() && context.encoding == Encoding::V41 => Some(
@@ -305,6 +310,11 @@ impl<'v> Declarations<'v> {
         }
         Ok(())
     }
+}
+
+fn is_client_search(tool: &Tool<'_>) -> bool {
+    let client = Some(Execution::Client);
+    matches!(tool, Tool::Search { execution, .. } if *execution == client)
 }
 
 /// The refusal of a tool that only the official service could run.

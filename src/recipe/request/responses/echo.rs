@@ -1,9 +1,10 @@
 //! What a response repeats of its request.
 
-use super::shape::{Format, Request};
+use super::shape::{Format, Meant, Request, ToolChoice};
 use super::tools::{self, strict_field, text_field, value_field};
 use crate::recipe::json::{self, Json, JsonText, Style};
 use crate::recipe::options::Echo;
+use crate::recipe::request::tools::Choice;
 
 /// Settings of the request, as it gave them: not what they were resolved to.
 pub(super) fn echo(request: &Request<'_>) -> Echo {
@@ -17,11 +18,28 @@ pub(super) fn echo(request: &Request<'_>) -> Echo {
         reasoning: JsonText::written(reasoning(request)),
         text: JsonText::written(text(request)),
         tool_choice: match &request.tool_choice {
-            Some(choice) => JsonText::of(choice.given),
+            Some(choice) => tool_choice(choice),
             None => JsonText::of(&Json::from("auto")),
         },
         tools: JsonText::written(tools::declarations(&request.tools)),
     }
+}
+
+/// One tool as its type and name, whatever else stood beside them; all else as it was given.
+fn tool_choice(choice: &ToolChoice<'_>) -> JsonText {
+    let named = match &choice.meant {
+        Meant::Functions(Choice::Named(name)) => Some(*name),
+        Meant::Functions(_) => return JsonText::of(choice.given),
+        Meant::WebSearch => None,
+    };
+    let kind = choice.given.get("type").and_then(Json::as_str);
+    let mut out = String::from("{\"type\":");
+    json::write_string(&mut out, kind.unwrap_or_default());
+    if named.is_some() {
+        text_field(&mut out, "name", named);
+    }
+    out.push('}');
+    JsonText::written(out)
 }
 
 fn reasoning(request: &Request<'_>) -> String {
@@ -51,8 +69,8 @@ fn text(request: &Request<'_>) -> String {
         } => {
             out.push_str("\"json_schema\"");
             text_field(&mut out, "name", Some(name));
-            text_field(&mut out, "description", description);
             value_field(&mut out, "schema", Some(schema));
+            text_field(&mut out, "description", description);
             strict_field(&mut out, strict);
         }
     }

@@ -81,7 +81,7 @@ struct Converter<'a, 'd, 'v> {
     messages: Vec<InputMessage>,
 }
 
-impl<'v> Converter<'_, '_, 'v> {
+impl<'a, 'v> Converter<'a, '_, 'v> {
     fn convert(&mut self, items: &[Item<'v>]) -> Result<(), Error> {
         let encoding = self.context.encoding;
         let mut items = items.iter().enumerate().peekable();
@@ -147,30 +147,41 @@ impl<'v> Converter<'_, '_, 'v> {
     }
 
     fn message(&mut self, at: usize, role: Role, content: &Content<'_>) -> Result<(), Error> {
-        let (content, image_sources) = self.content(at, content, "content")?;
-        match (role, self.context.encoding) {
-            (Role::Assistant, _) => {
-                if !image_sources.is_empty() {
-                    let message = format!("input[{at}]: Image in assistant message is unsupported");
-                    return Err(refused(format!("input[{at}].content"), message));
-                }
-                self.assistant(content.text);
-            }
-            (Role::User, _) | (Role::Developer, Encoding::V4) => {
-                self.messages.push(InputMessage::User {
-                    content,
-                    image_sources,
-                });
-            }
-            (Role::System, _) | (Role::Developer, Encoding::V41) => {
-                self.messages.push(InputMessage::System {
-                    content,
-                    image_sources,
-                    tools: None,
-                });
-            }
+        if role == Role::Assistant {
+            let text = self.assistant_text(at, content)?;
+            self.assistant(text);
+            return Ok(());
         }
+        let (content, image_sources) = self.content(at, content, "content")?;
+        // V4 has system messages at the start only.
+        let as_user = role == Role::Developer && self.context.encoding == Encoding::V4;
+        self.messages.push(if role == Role::User || as_user {
+            InputMessage::User {
+                content,
+                image_sources,
+            }
+        } else {
+            InputMessage::System {
+                content,
+                image_sources,
+                tools: None,
+            }
+        });
         Ok(())
+    }
+
+    /// What an assistant said. It has no images, whatever is in them.
+    fn assistant_text(&mut self, at: usize, content: &Content<'_>) -> Result<String, Error> {
+        let blocks = match content {
+            Content::Text(text) => return Ok((*text).to_owned()),
+            Content::Blocks(blocks) => blocks,
+        };
+        let (content, image_sources) = self.parts(at, blocks, "content")?.finish();
+        if image_sources.is_empty() {
+            return Ok(content.text);
+        }
+        let message = format!("input[{at}]: Image in assistant message is unsupported");
+        Err(refused(format!("input[{at}].content"), message))
     }
 
     /// Texts of one turn are one message.
@@ -265,6 +276,7 @@ impl<'v> Converter<'_, '_, 'v> {
         content: &Content<'_>,
         notice: Option<&str>,
     ) -> Result<(), Error> {
+        let (content, image_sources) = self.content(at, content, "output")?;
         let place = match id {
             Some(id) => Some(self.calls.take(at, id)?),
             None => {
@@ -272,7 +284,6 @@ impl<'v> Converter<'_, '_, 'v> {
                 None
             }
         };
-        let (content, image_sources) = self.content(at, content, "output")?;
         let message = InputMessage::Tool {
             content,
             image_sources,
@@ -347,6 +358,13 @@ impl<'v> Converter<'_, '_, 'v> {
             Content::Text(text) => return Ok((Prompt::plain(*text), Vec::new())),
             Content::Blocks(blocks) => blocks,
         };
+        let parts = self.parts(at, blocks, field)?;
+        parts.check_data_urls(|| format!("input[{at}].{field}"))?;
+        Ok(parts.finish())
+    }
+
+    /// What the blocks say; inline images are not looked into.
+    fn parts(&mut self, at: usize, blocks: &[Block<'_>], field: &str) -> Result<Parts<'a>, Error> {
         let mut parts = Parts::new(self.context);
         for (index, block) in blocks.iter().enumerate() {
             let path = || format!("input[{at}].{field}[{index}]");
@@ -367,8 +385,7 @@ impl<'v> Converter<'_, '_, 'v> {
                 } => parts.image(self.image(at, *url, *file_id, *detail, path)?),
             }
         }
-        parts.check_data_urls(|| format!("input[{at}].{field}"))?;
-        Ok(parts.finish())
+        Ok(parts)
     }
 
     fn image(

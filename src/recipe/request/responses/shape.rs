@@ -209,10 +209,7 @@ fn item<'v>(node: Node<'v, '_>, newer: bool) -> Result<Item<'v>, Error> {
         "function_call" => Item::Call {
             id: call_id()?,
             name: node.required("name")?.text()?,
-            // An empty one is none.
-            namespace: node
-                .maybe("namespace", |node| node.text())?
-                .filter(|name| !name.is_empty()),
+            namespace: node.maybe("namespace", |node| node.text())?,
             arguments: Arguments::Json(node.required("arguments")?.text()?),
         },
         "custom_tool_call" => Item::Call {
@@ -365,18 +362,12 @@ fn format<'v>(node: Node<'v, '_>) -> Result<Format<'v>, Error> {
     Ok(match kind {
         Kind::Text => Format::Text,
         Kind::JsonObject => Format::JsonObject,
-        Kind::JsonSchema => {
-            let schema = node.required("schema")?;
-            if schema.value().is_null() {
-                return Err(schema.expected("a schema"));
-            }
-            Format::JsonSchema {
-                name: node.required("name")?.text()?,
-                description: node.maybe("description", |node| node.text())?,
-                schema: schema.value(),
-                strict: node.maybe("strict", |node| node.boolean())?,
-            }
-        }
+        Kind::JsonSchema => Format::JsonSchema {
+            name: node.required("name")?.text()?,
+            description: node.maybe("description", |node| node.text())?,
+            schema: node.required("schema")?.value(),
+            strict: node.maybe("strict", |node| node.boolean())?,
+        },
     })
 }
 

@@ -79,7 +79,9 @@ pub(super) fn read<'v>(node: Node<'v, '_>) -> Result<Tool<'v>, Error> {
         },
         kind @ ("web_search" | "web_search_2025_08_26") => Tool::WebSearch {
             kind,
-            context_size: node.maybe("search_context_size", |node| node.text())?,
+            context_size: node.maybe("search_context_size", |node| {
+                node.choice(&[("low", "low"), ("medium", "medium"), ("high", "high")])
+            })?,
             location: node.maybe("user_location", location)?,
         },
         other => Tool::Ignored(other),

@@ -6,9 +6,12 @@ mod strict;
 pub(super) use self::meta::check;
 pub(super) use self::strict::{Root, normalize};
 
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt::{self, Display, Formatter};
 
-use crate::recipe::json::Json;
+use crate::recipe::json::{Json, Object};
 
 /// Where a keyword stands; text only when something is wrong.
 enum At<'p> {
@@ -27,19 +30,67 @@ impl Display for At<'_> {
     }
 }
 
-/// Follows a JSON pointer (without `#`, percent-decoded) inside `root`.
-fn pointed<'v, 'b>(root: &'v Json<'b>, reference: &str) -> Option<&'v Json<'b>> {
-    let fragment = reference.strip_prefix('#')?;
-    if !fragment.contains('%') {
-        return root.pointer(fragment);
+/// Follows references inside one document. A large object gets an index when it is first looked into, so that
+/// many references into many definitions take linear time.
+struct Pointers<'v, 'b> {
+    root: &'v Json<'b>,
+    indexes: RefCell<HashMap<*const Object<'b>, Index<'v, 'b>>>,
+}
+
+type Index<'v, 'b> = HashMap<&'v str, &'v Json<'b>, ahash::RandomState>;
+
+impl<'v, 'b> Pointers<'v, 'b> {
+    fn new(root: &'v Json<'b>) -> Self {
+        let indexes = RefCell::default();
+        Self { root, indexes }
     }
-    let mut bytes = Vec::with_capacity(fragment.len());
-    let mut rest = fragment;
+
+    /// What `#` and a JSON pointer, percent-encoded or not, name.
+    fn follow(&self, reference: &str) -> Option<&'v Json<'b>> {
+        let fragment = reference.strip_prefix('#')?;
+        let pointer = percent_decoded(fragment)?;
+        if pointer.is_empty() {
+            return Some(self.root);
+        }
+        let mut steps = pointer.strip_prefix('/')?.split('/');
+        steps.try_fold(self.root, |value, step| match value {
+            Json::Object(object) if step.contains('~') => {
+                self.entry(object, &step.replace("~1", "/").replace("~0", "~"))
+            }
+            Json::Object(object) => self.entry(object, step),
+            Json::Array(items) => {
+                let plain = step == "0" || !step.starts_with(['0', '+']);
+                items.get(step.parse::<usize>().ok().filter(|_| plain)?)
+            }
+            _ => None,
+        })
+    }
+
+    fn entry(&self, object: &'v Object<'b>, key: &str) -> Option<&'v Json<'b>> {
+        /// Up to this many entries looking at all is as fast.
+        const FEW: usize = 24;
+        if object.len() <= FEW {
+            return object.get(key);
+        }
+        let mut indexes = self.indexes.borrow_mut();
+        let index = indexes.entry(object);
+        let index = index.or_insert_with(|| object.iter().collect());
+        index.get(key).copied()
+    }
+}
+
+/// `text` with `%41` read as `A`; `None` when that is no text any more.
+fn percent_decoded(text: &str) -> Option<Cow<'_, str>> {
+    if !text.contains('%') {
+        return Some(text.into());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
     while let Some((before, after)) = rest.split_once('%') {
         bytes.extend_from_slice(before.as_bytes());
         bytes.push(u8::from_str_radix(after.get(..2)?, 16).ok()?);
         rest = &after[2..];
     }
     bytes.extend_from_slice(rest.as_bytes());
-    root.pointer(std::str::from_utf8(&bytes).ok()?)
+    String::from_utf8(bytes).ok().map(Cow::Owned)
 }

@@ -4,8 +4,9 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use super::{At, pointed};
+use super::{At, Pointers};
 use crate::recipe::json::{Json, Object, Style, to_string};
+use crate::recipe::request::warnings;
 
 /// What the schema is for; it decides texts and whether an empty object may be the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,10 +17,29 @@ pub(in crate::recipe::request) enum Root {
     Format,
 }
 
-/// The normal form, and the paths of keywords that it has no place for.
+/// The normal form, and the keywords that it has no place for.
 pub(in crate::recipe::request) struct Normal<'v> {
     pub(in crate::recipe::request) schema: Json<'v>,
-    pub(in crate::recipe::request) dropped: Vec<String>,
+    pub(in crate::recipe::request) dropped: Dropped,
+}
+
+/// Keywords that were left out.
+#[derive(Default)]
+pub(in crate::recipe::request) struct Dropped {
+    /// Where the first of them were: as many as a request has warnings. One path may be as long as the schema.
+    pub(in crate::recipe::request) paths: Vec<String>,
+    /// How many more there were.
+    pub(in crate::recipe::request) more: usize,
+}
+
+impl Dropped {
+    fn add(&mut self, at: &At<'_>, keyword: &str) {
+        if self.paths.len() < warnings::MOST {
+            self.paths.push(format!("{at}/{keyword}"));
+        } else {
+            self.more += 1;
+        }
+    }
 }
 
 /// Normalises `schema`, or says in the official text what is wrong. With `keep_defs`, `$defs` and
@@ -31,7 +51,7 @@ pub(in crate::recipe::request) fn normalize<'v>(
 ) -> Result<Normal<'v>, String> {
     let mut walk = Walk {
         keep_defs,
-        dropped: Vec::new(),
+        dropped: Dropped::default(),
         references: Vec::new(),
     };
     // The whole shape is read before anything is checked: shape errors win.
@@ -39,21 +59,21 @@ pub(in crate::recipe::request) fn normalize<'v>(
         Root::Tool => format!("Invalid tool parameters schema : {detail}"),
         Root::Format => format!("Invalid json schema: {detail}"),
     })?;
-    if !matches!(node, Node::Object { .. }) {
+    let is_object = matches!(node, Node::Object { .. });
+    let schema = write(node, root == Root::Tool)?;
+    if !is_object {
         return Err(match root {
             Root::Tool => "The top level of the function parameters schema must be an object.",
             Root::Format => "The top level of the json schema must be an object.",
         }
         .to_owned());
     }
-    let schema = write(node, root == Root::Tool)?;
-    if keep_defs
-        && let Some(reference) = walk
-            .references
-            .iter()
-            .find(|r| pointed(&schema, r).is_none())
-    {
-        return Err(format!("Reference '{reference}' not found in schema"));
+    if keep_defs {
+        let pointers = Pointers::new(&schema);
+        let mut references = walk.references.iter();
+        if let Some(reference) = references.find(|r| pointers.follow(r).is_none()) {
+            return Err(format!("Reference '{reference}' not found in schema"));
+        }
     }
     Ok(Normal {
         schema,
@@ -91,7 +111,7 @@ enum Node<'v> {
 
 struct Walk<'v> {
     keep_defs: bool,
-    dropped: Vec<String>,
+    dropped: Dropped,
     references: Vec<&'v str>,
 }
 
@@ -167,7 +187,7 @@ impl<'v> Walk<'v> {
                 "$defs" | "definitions" if self.keep_defs => {
                     definitions.extend(self.definitions(keyword, value, at)?);
                 }
-                _ => self.dropped.push(format!("{at}/{keyword}")),
+                _ => self.dropped.add(at, keyword),
             }
         }
         Ok(Node::Object {
@@ -222,13 +242,22 @@ impl<'v> Walk<'v> {
         let members = members
             .iter()
             .enumerate()
-            .map(|(index, member)| self.read(member, &At::Index(&At::Key(at, "anyOf"), index)))
+            .map(|(index, member)| self.member(member, &At::Index(&At::Key(at, "anyOf"), index)))
             .collect::<Result<_, _>>()?;
         self.drop_others(map, at, &["anyOf", "description"]);
         Ok(Node::AnyOf {
             members,
             description: description(map, at)?,
         })
+    }
+
+    /// A member of `anyOf`, which must say its one type; where definitions are kept, it may refer to one.
+    fn member(&mut self, member: &'v Json<'v>, at: &At<'_>) -> Result<Node<'v>, String> {
+        let refers = self.keep_defs && member.get("$ref").is_some();
+        if refers || matches!(member.get("type"), Some(Json::String(_))) {
+            return self.read(member, at);
+        }
+        Err(format!("a schema with one `type` is required at {at}"))
     }
 
     fn string(&mut self, map: &'v Object<'v>, at: &At<'_>) -> Result<Node<'v>, String> {
@@ -297,7 +326,9 @@ impl<'v> Walk<'v> {
         at: &At<'_>,
         keywords: &[&'static str],
     ) -> Result<Node<'v>, String> {
-        description(map, at)?;
+        if keywords.contains(&"description") {
+            description(map, at)?;
+        }
         self.drop_others(map, at, keywords);
         let kept = keywords.iter().filter_map(|keyword| {
             let value = map.get(*keyword).filter(|value| !value.is_null())?;
@@ -308,8 +339,7 @@ impl<'v> Walk<'v> {
 
     fn drop_others(&mut self, map: &'v Object<'v>, at: &At<'_>, keywords: &[&str]) {
         let others = map.keys().filter(|keyword| !keywords.contains(keyword));
-        self.dropped
-            .extend(others.map(|keyword| format!("{at}/{keyword}")));
+        others.for_each(|keyword| self.dropped.add(at, keyword));
     }
 }
 
@@ -327,7 +357,9 @@ fn write(node: Node<'_>, may_be_empty: bool) -> Result<Json<'_>, String> {
             members,
             description,
         } => {
-            let members = members.into_iter().map(|member| write(member, false));
+            let members = members
+                .into_iter()
+                .map(|member| write(member, may_be_empty));
             out.push("anyOf", Json::Array(members.collect::<Result<_, _>>()?));
             push_description(&mut out, description);
         }
@@ -425,8 +457,12 @@ mod tests {
     ) -> Result<(String, Vec<String>), String> {
         let text = schema.to_string();
         let schema = parse(&text).expect("it is valid");
-        normalize(&schema, root, keep_defs)
-            .map(|normal| (to_string(&normal.schema, Style::Compact), normal.dropped))
+        normalize(&schema, root, keep_defs).map(|normal| {
+            (
+                to_string(&normal.schema, Style::Compact),
+                normal.dropped.paths,
+            )
+        })
     }
 
     fn tool(schema: &Value) -> Result<String, String> {
@@ -478,6 +514,55 @@ mod tests {
         );
         assert!(tool(&json!({"type": "object"})).is_ok());
         assert!(normal(&json!({"type": "object"}), Root::Format, false).is_err());
+    }
+
+    #[test]
+    fn what_is_inside_is_told_before_the_kind_of_the_root() {
+        let empty = json!({"type": "object"});
+        for (schema, message) in [
+            (
+                json!({"type": "array", "items": empty}),
+                "An object with no properties is not allowed.",
+            ),
+            (
+                json!({"type": "array", "items": {"type": "null"}}),
+                "The top level of the function parameters schema must be an object.",
+            ),
+            (
+                json!({"anyOf": [empty]}),
+                "The top level of the function parameters schema must be an object.",
+            ),
+        ] {
+            assert_eq!(tool(&schema).expect_err("it is refused"), message);
+        }
+    }
+
+    #[test]
+    fn members_of_any_of_say_their_one_type() {
+        let any_of =
+            |member: Value| json!({"type": "object", "properties": {"a": {"anyOf": [member]}}});
+        assert!(tool(&any_of(json!({"type": "array", "items": {"$ref": "#"}}))).is_ok());
+        for other in [
+            json!({"$ref": "#"}),
+            json!({"anyOf": []}),
+            json!({"type": ["string", "null"]}),
+            json!({}),
+        ] {
+            assert!(tool(&any_of(other.clone())).is_err(), "{other}");
+        }
+        // Where definitions stay, one of them may be meant.
+        assert!(normal(&any_of(json!({"$ref": "#"})), Root::Tool, true).is_ok());
+    }
+
+    #[test]
+    fn of_a_reference_nothing_else_is_read() {
+        let schema =
+            json!({"type": "object", "properties": {"a": {"$ref": "#", "description": 3}}});
+        assert!(
+            tool(&schema)
+                .expect("it is valid")
+                .contains(r##""a":{"$ref":"#"}"##)
+        );
     }
 
     #[test]
