@@ -172,7 +172,7 @@ impl Recipe {
         options.task = body.task().or(options.task);
         let fim = body.fim();
         let rendered = match &fim {
-            Some(fim) => render_fim(fim, &options.special_tokens),
+            Some(fim) => render_fim(fim, options.special_tokens),
             None => render_with(encoding, &converted.conversation, &options)?,
         };
         if let Some(task) = rendered.task {

@@ -147,12 +147,10 @@ pub(in crate::recipe) fn convert(
     inference.engine.logit_bias = request.logit_bias.map(JsonText::of);
 
     warn_about_reasoning(request, mode.thinking && parse_tool_calls, &mut warnings);
-    let opens_calls = tool_choice == ToolChoice::Required
-        && !(mode.thinking && settings.fixes.thinking_tool_choice);
     Ok(Converted {
         parsing: ParsingOptions {
             parse_tool_calls,
-            starts_in_tool_calls: opens_calls,
+            starts_in_tool_calls: tools::opens_calls(context, tool_choice, mode.thinking),
             parse_json_output: format.shown == ResponseFormat::JsonObject,
             thinking_initial_stage: mode.thinking.then(|| thinking::initial_stage(&messages)),
             stop_sequences,

@@ -150,12 +150,10 @@ pub(in crate::recipe) fn convert(
 
     let shows_reasoning = mode.thinking && parse_tool_calls;
     warn_about_reasoning(request, shows_reasoning, has_prefix, &mut warnings);
-    let opens_calls = tool_choice == ToolChoice::Required
-        && !(mode.thinking && settings.fixes.thinking_tool_choice);
     Ok(Converted {
         parsing: ParsingOptions {
             parse_tool_calls,
-            starts_in_tool_calls: opens_calls,
+            starts_in_tool_calls: super::tools::opens_calls(context, tool_choice, mode.thinking),
             parse_json_output: false,
             thinking_initial_stage: mode.thinking.then(|| thinking::initial_stage(&messages)),
             stop_sequences,

@@ -175,12 +175,10 @@ fn convert_request(context: Context<'_>, body: &Body<'_>) -> Result<Converted, E
     if !(mode.thinking && parse_tool_calls) {
         warn_about_reasoning(items, &mut warnings);
     }
-    let opens_calls = tool_choice == ToolChoice::Required
-        && !(mode.thinking && settings.fixes.thinking_tool_choice);
     Ok(Converted {
         parsing: ParsingOptions {
             parse_tool_calls,
-            starts_in_tool_calls: opens_calls,
+            starts_in_tool_calls: shared::opens_calls(context, tool_choice, mode.thinking),
             parse_json_output: format.shown == ResponseFormat::JsonObject,
             thinking_initial_stage: mode.thinking.then_some(ThinkingStage::ReasoningStart),
             stop_sequences: Vec::new(),

@@ -171,6 +171,11 @@ pub(super) fn convert(
     Ok((tools, ToolChoice::Required))
 }
 
+/// Whether the prompt opens a block of calls. Where the model thinks first, the block comes after that.
+pub(super) fn opens_calls(context: Context<'_>, choice: ToolChoice, thinking: bool) -> bool {
+    choice == ToolChoice::Required && !(thinking && context.settings.fixes.thinking_tool_choice)
+}
+
 /// The text for a choice that names a function there is not.
 pub(super) fn unknown_function(name: &str) -> Error {
     let message = format!(

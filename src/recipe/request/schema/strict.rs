@@ -310,7 +310,7 @@ impl<'v> Walk<'v> {
         ];
         for keyword in &KEYWORDS[2..] {
             if map
-                .get(*keyword)
+                .get(keyword)
                 .is_some_and(|value| !value.is_null() && !fits(value))
             {
                 return Err(format!("`{keyword}` is not {what} at {at}"));
@@ -331,7 +331,7 @@ impl<'v> Walk<'v> {
         }
         self.drop_others(map, at, keywords);
         let kept = keywords.iter().filter_map(|keyword| {
-            let value = map.get(*keyword).filter(|value| !value.is_null())?;
+            let value = map.get(keyword).filter(|value| !value.is_null())?;
             Some((Cow::Borrowed(*keyword), value.clone()))
         });
         Ok(Node::Leaf(kept.collect()))

@@ -257,18 +257,18 @@ fn descend<'v>(random: &mut Random, key: &str, root: &'v mut Value) -> (String, 
 
 /// Puts a value of the request in place of another one under the same key: ids and names are used twice.
 fn repeat_value(random: &mut Random, request: &mut Value) {
-    fn all(key: &str, value: &Value, found: &mut Vec<(String, Value)>) {
+    fn all(value: &Value, found: &mut Vec<(String, Value)>) {
         match value {
             Value::Object(object) => object.iter().for_each(|(key, value)| {
                 found.push((key.clone(), value.clone()));
-                all(key, value, found);
+                all(value, found);
             }),
-            Value::Array(items) => items.iter().for_each(|item| all(key, item, found)),
+            Value::Array(items) => items.iter().for_each(|item| all(item, found)),
             _ => {}
         }
     }
     let mut found = Vec::new();
-    all("", request, &mut found);
+    all(request, &mut found);
     let (key, node) = descend(random, "", request);
     found.retain(|(name, _)| *name == key);
     if !found.is_empty() {
@@ -331,7 +331,7 @@ pub fn mutate_text(random: &mut Random, text: &mut String) {
 
 /// Smaller requests like this one, largest cuts first.
 pub fn smaller(request: &Value) -> Vec<Value> {
-    fn cuts(value: &Value, depth: usize) -> Vec<Value> {
+    fn cuts(value: &Value) -> Vec<Value> {
         let mut found = Vec::new();
         match value {
             Value::Object(object) => {
@@ -341,7 +341,7 @@ pub fn smaller(request: &Value) -> Vec<Value> {
                     found.push(Value::Object(cut));
                 }
                 for (key, inner) in object {
-                    for smaller in cuts(inner, depth + 1) {
+                    for smaller in cuts(inner) {
                         let mut cut = object.clone();
                         cut[key] = smaller;
                         found.push(Value::Object(cut));
@@ -355,7 +355,7 @@ pub fn smaller(request: &Value) -> Vec<Value> {
                     found.push(cut.into());
                 }
                 for (at, inner) in items.iter().enumerate() {
-                    for smaller in cuts(inner, depth + 1) {
+                    for smaller in cuts(inner) {
                         let mut cut = items.clone();
                         cut[at] = smaller;
                         found.push(cut.into());
@@ -372,5 +372,5 @@ pub fn smaller(request: &Value) -> Vec<Value> {
         }
         found
     }
-    cuts(request, 0)
+    cuts(request)
 }

@@ -313,11 +313,14 @@ impl Ours {
     ) -> Result<Accepted, Error> {
         let options = (!options.0.is_empty()).then(|| Value::Object(options.0.clone()).to_string());
         let prepare = |recipe: &Recipe| recipe.prepare(protocol, body, options.as_deref());
-        let mut prepared = prepare(&self.plain)?;
-        if with_ids {
-            let is_v41 = prepared.encoding == Encoding::V41;
-            prepared = prepare(&self.with_ids[usize::from(is_v41)])?;
-        }
+        let [v4, v41] = &self.with_ids;
+        let prepared = match prepare(&self.plain) {
+            Ok(plain) if with_ids && plain.encoding == Encoding::V4 => prepare(v4)?,
+            Ok(_) if with_ids => prepare(v41)?,
+            // The text counts the ids, of which there are as many with either tokenizer.
+            Err(error) if with_ids && error.stage == Stage::Budget => prepare(v41)?,
+            other => other?,
+        };
         Ok(Accepted {
             facts: our_facts(&prepared),
             prompt: prepared.prompt.text,
