@@ -47,14 +47,15 @@ pub fn kind(
                 let mut calls = calls.iter().filter_map(Value::as_array).flatten();
                 calls.any(|call| call["call_id"] == *id)
             };
-            let (theirs, ours) = (id(&theirs.message)?, id(&ours.message)?);
-            (theirs != ours && is_call(&theirs) && is_call(&ours))
+            let (Some(one), Some(other)) = (id(&theirs.message), id(&ours.message)) else {
+                // What fathom leaves out it may miss before another fault, but not for one of a schema.
+                let about_schema = schema_detail(&ours.message).is_some();
+                return leaves_out(body, theirs).filter(|_| !about_schema);
+            };
+            (one != other && is_call(&one) && is_call(&other))
                 .then_some("which of several calls without output is told")
         }
-        (Outcome::Refused(theirs), Outcome::Accepted(_)) if theirs.stage == Refused::Value => {
-            let (_, detail) = schema_detail(&theirs.message)?;
-            finer_rule(body, detail)
-        }
+        (Outcome::Refused(theirs), Outcome::Accepted(_)) => leaves_out(body, theirs),
         _ => None,
     }
 }
@@ -63,6 +64,12 @@ fn refuses_null_format(theirs: &Refusal) -> bool {
     theirs.stage == Refused::Shape
         && theirs.message
             == "invalid type: null, expected internally tagged enum ResponsesTextFormat"
+}
+
+/// The kind of a rule that fathom leaves out, if the peer refuses a schema by one.
+fn leaves_out(body: &str, theirs: &Refusal) -> Option<&'static str> {
+    let (_, detail) = schema_detail(&theirs.message).filter(|_| theirs.stage == Refused::Value)?;
+    finer_rule(body, detail)
 }
 
 /// The rules of schemas that fathom leaves out, by what the peer's validator says.
