@@ -121,25 +121,6 @@ impl<'b> Json<'b> {
     pub fn get(&self, key: &str) -> Option<&Self> {
         self.as_object()?.get(key)
     }
-
-    /// What a JSON pointer (`/a/0`) names; the empty one names this value.
-    pub fn pointer(&self, pointer: &str) -> Option<&Self> {
-        if pointer.is_empty() {
-            return Some(self);
-        }
-        let mut steps = pointer.strip_prefix('/')?.split('/');
-        steps.try_fold(self, |value, step| match value {
-            Self::Object(object) if step.contains('~') => {
-                object.get(&step.replace("~1", "/").replace("~0", "~"))
-            }
-            Self::Object(object) => object.get(step),
-            Self::Array(items) => {
-                let plain = step == "0" || !step.starts_with(['0', '+']);
-                items.get(step.parse::<usize>().ok().filter(|_| plain)?)
-            }
-            _ => None,
-        })
-    }
 }
 
 impl<'b> Object<'b> {
@@ -443,16 +424,5 @@ mod tests {
             "{error}"
         );
         assert!(parse(&"[[],".repeat(60)).is_err());
-    }
-
-    #[test]
-    fn pointers_name_places() {
-        let json = parse(r#"{"a/b": [1, {"~": 2}]}"#).expect("it is valid");
-        let found = |pointer| json.pointer(pointer).and_then(Json::as_u64);
-        assert_eq!(found("/a~1b/0"), Some(1));
-        assert_eq!(found("/a~1b/1/~0"), Some(2));
-        for nothing in ["a", "/a~1b/00", "/a~1b/+1", "/a~1b/2", "/a~1b/0/0", "/"] {
-            assert_eq!(json.pointer(nothing), None, "{nothing}");
-        }
     }
 }

@@ -27,7 +27,6 @@ use self::split::Splitter;
 use super::error::{Error, Stage};
 
 /// A loaded `tokenizer.json`. Immutable; any number of threads.
-#[derive(Debug)]
 pub struct Tokenizer {
     bpe: Bpe,
     splitter: Splitter,
@@ -36,6 +35,14 @@ pub struct Tokenizer {
     named: HashMap<String, u32, ahash::RandomState>,
     /// Added tokens matched first, then those matched in what is left.
     added: [Matcher; 2],
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("vocab_size", &self.vocab_size())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Tokenizer {

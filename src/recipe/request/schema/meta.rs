@@ -2,7 +2,8 @@
 //!
 //! One walk over the schema; keywords that no draft knows are skipped, as the drafts say. `pattern` is taken
 //! as text: its dialect is the constraint engine's affair. References that validation comes by must resolve
-//! inside the document, for nothing is ever fetched, and what they name must be a schema. Of draft 4 a few finer rules (arrays that may not be empty) are left out.
+//! inside the document, for nothing is ever fetched, and what they name must be a schema. Of draft 4 a few finer
+//! rules (arrays that may not be empty) are left out.
 
 use std::cell::OnceCell;
 use std::collections::HashSet;

@@ -94,3 +94,33 @@ fn percent_decoded(text: &str) -> Option<Cow<'_, str>> {
     bytes.extend_from_slice(rest.as_bytes());
     String::from_utf8(bytes).ok().map(Cow::Owned)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::json::parse;
+
+    #[test]
+    fn pointers_name_places() {
+        let root = parse(r#"{"a/b": [1, {"~": 2, "%": 3}]}"#).expect("it is valid");
+        let pointers = Pointers::new(&root);
+        let found = |reference| pointers.follow(reference).and_then(Json::as_u64);
+        assert_eq!(pointers.follow("#"), Some(&root));
+        assert_eq!(found("#/a~1b/0"), Some(1));
+        assert_eq!(found("#/a~1b/1/~0"), Some(2));
+        assert_eq!(found("#/a%7E1b/1/%25"), Some(3));
+        for nothing in [
+            "",
+            "/a~1b",
+            "#a",
+            "#/a~1b/00",
+            "#/a~1b/+1",
+            "#/a~1b/2",
+            "#/a~1b/0/0",
+            "#/",
+            "#/%",
+        ] {
+            assert_eq!(pointers.follow(nothing), None, "{nothing}");
+        }
+    }
+}
