@@ -5,6 +5,7 @@
 mod messages;
 mod shape;
 
+use super::fields::Fields;
 use super::read::Node;
 use super::tools;
 use super::warnings::Warnings;
@@ -17,43 +18,42 @@ use crate::recipe::settings::Settings;
 
 use self::shape::{Format, Request, Stop};
 
-/// Fields with an effect.
-const FIELDS: [&str; 20] = [
-    "model",
-    "messages",
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "n",
-    "seed",
-    "logprobs",
-    "top_logprobs",
-    "stop",
-    "stream",
-    "stream_options",
-    "response_format",
-    "tools",
-    "tool_choice",
-    "reasoning_effort",
-    "thinking",
-    "parallel_tool_calls",
-];
-
-/// Fields that the protocol has and that are ignored, unless an option gives them an effect.
-const IGNORED: [&str; 10] = [
-    "max_completion_tokens",
-    "user",
-    "metadata",
-    "store",
-    "logit_bias",
-    "functions",
-    "function_call",
-    "top_k",
-    "min_p",
-    "service_tier",
-];
+const FIELDS: Fields = Fields {
+    used: &[
+        "model",
+        "messages",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "n",
+        "seed",
+        "logprobs",
+        "top_logprobs",
+        "stop",
+        "stream",
+        "stream_options",
+        "response_format",
+        "tools",
+        "tool_choice",
+        "reasoning_effort",
+        "thinking",
+        "parallel_tool_calls",
+    ],
+    ignored: &[
+        "max_completion_tokens",
+        "user",
+        "metadata",
+        "store",
+        "logit_bias",
+        "functions",
+        "function_call",
+        "top_k",
+        "min_p",
+        "service_tier",
+    ],
+};
 
 /// A body whose shape is right.
 pub(in crate::recipe) struct Body<'v> {
@@ -72,7 +72,7 @@ pub(in crate::recipe) fn read<'v>(
     let model = shape::model(&body)?;
     let request = shape::read(&body, settings)?;
     if settings.reject_unknown_fields {
-        body.refuse_unknown(|name| FIELDS.contains(&name) || IGNORED.contains(&name))?;
+        FIELDS.refuse_unknown(&body)?;
     }
     Ok(Body {
         model,
@@ -264,11 +264,7 @@ fn warn_about_fields(settings: &Settings, body: &Body<'_>, warnings: &mut Warnin
             }
             "max_completion_tokens" if completion_tokens => {}
             "top_k" | "min_p" | "logit_bias" if engine => {}
-            name if FIELDS.contains(&name) => {}
-            name if IGNORED.contains(&name) => {
-                warnings.add("ignored_field", name, "it has no effect");
-            }
-            name => warnings.add("unknown_field", name, "it is unknown and has no effect"),
+            name => FIELDS.warn(name, warnings),
         }
     }
 }

@@ -10,6 +10,7 @@ mod shape;
 mod tools;
 mod turns;
 
+use super::fields::Fields;
 use super::read::Node;
 use super::warnings::Warnings;
 use super::{Context, Converted, billing, content, prefix, sampling, thinking};
@@ -22,35 +23,34 @@ use crate::recipe::settings::Settings;
 use self::shape::{Block, Content, Request, Role, System};
 use self::tools::Tools;
 
-/// Fields with an effect.
-const FIELDS: [&str; 12] = [
-    "model",
-    "messages",
-    "system",
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "stop_sequences",
-    "stream",
-    "tools",
-    "tool_choice",
-    "thinking",
-    "output_config",
-];
-
-/// Fields that the protocol has and that are ignored, unless an option gives them an effect.
-const IGNORED: [&str; 10] = [
-    "metadata",
-    "top_k",
-    "service_tier",
-    "container",
-    "mcp_servers",
-    "cache_control",
-    "context_management",
-    "inference_geo",
-    "output_format",
-    "speed",
-];
+const FIELDS: Fields = Fields {
+    used: &[
+        "model",
+        "messages",
+        "system",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "stop_sequences",
+        "stream",
+        "tools",
+        "tool_choice",
+        "thinking",
+        "output_config",
+    ],
+    ignored: &[
+        "metadata",
+        "top_k",
+        "service_tier",
+        "container",
+        "mcp_servers",
+        "cache_control",
+        "context_management",
+        "inference_geo",
+        "output_format",
+        "speed",
+    ],
+};
 
 /// A body whose shape is right.
 pub(in crate::recipe) struct Body<'v> {
@@ -69,7 +69,7 @@ pub(in crate::recipe) fn read<'v>(
     let model = shape::model(&body)?;
     let request = shape::read(&body, settings)?;
     if settings.reject_unknown_fields {
-        body.refuse_unknown(|name| FIELDS.contains(&name) || IGNORED.contains(&name))?;
+        FIELDS.refuse_unknown(&body)?;
     }
     Ok(Body {
         model,
@@ -242,11 +242,7 @@ fn warn_about_fields(settings: &Settings, body: &Body<'_>, warnings: &mut Warnin
                 warnings.add("ignored_field", param, "calls may always be parallel");
             }
             "top_k" if settings.engine_params => {}
-            name if FIELDS.contains(&name) => {}
-            name if IGNORED.contains(&name) => {
-                warnings.add("ignored_field", name, "it has no effect");
-            }
-            name => warnings.add("unknown_field", name, "it is unknown and has no effect"),
+            name => FIELDS.warn(name, warnings),
         }
     }
 }

@@ -9,6 +9,7 @@ mod billing;
 mod chat;
 mod content;
 mod conversation;
+mod fields;
 mod image;
 mod messages;
 mod prefix;

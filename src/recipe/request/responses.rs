@@ -11,6 +11,7 @@ mod names;
 mod shape;
 mod tools;
 
+use super::fields::Fields;
 use super::read::Node;
 use super::sampling::Sampling;
 use super::tools::{self as shared, Choice};
@@ -25,46 +26,46 @@ use crate::recipe::settings::Settings;
 use self::declared::{APPLY_PATCH, Declarations};
 use self::shape::{Format, Input, Item, Meant, Request};
 
-/// Fields with an effect.
-const FIELDS: [&str; 13] = [
-    "model",
-    "input",
-    "instructions",
-    "max_output_tokens",
-    "reasoning",
-    "stream",
-    "temperature",
-    "top_p",
-    "text",
-    "tools",
-    "tool_choice",
-    "top_logprobs",
-    "user",
-];
-
-/// Fields that the protocol has, or that clients of other protocols send, and that are ignored.
-const IGNORED: [&str; 17] = [
-    "background",
-    "context_management",
-    "include",
-    "max_tool_calls",
-    "metadata",
-    "moderation",
-    "parallel_tool_calls",
-    "prompt",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "service_tier",
-    "stop",
-    "store",
-    "stream_options",
-    "thinking",
-    "truncation",
-];
-
-/// Fields that refer to something stored.
-const STATE: [&str; 2] = ["previous_response_id", "conversation"];
+const FIELDS: Fields = Fields {
+    used: &[
+        "model",
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "reasoning",
+        "stream",
+        "temperature",
+        "top_p",
+        "text",
+        "tools",
+        "tool_choice",
+        "top_logprobs",
+        "user",
+    ],
+    // What the protocol has, and what clients of other protocols send. Those that refer to something stored are
+    // ignored too, and told apart in the warnings.
+    ignored: &[
+        "background",
+        "context_management",
+        "conversation",
+        "include",
+        "max_tool_calls",
+        "metadata",
+        "moderation",
+        "parallel_tool_calls",
+        "previous_response_id",
+        "prompt",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "stop",
+        "store",
+        "stream_options",
+        "thinking",
+        "truncation",
+    ],
+};
 
 /// A body whose shape is right.
 pub(in crate::recipe) struct Body<'v> {
@@ -83,9 +84,7 @@ pub(in crate::recipe) fn read<'v>(
     let model = shape::model(&body)?;
     let request = shape::read(&body, settings)?;
     if settings.reject_unknown_fields {
-        body.refuse_unknown(|name| {
-            FIELDS.contains(&name) || IGNORED.contains(&name) || STATE.contains(&name)
-        })?;
+        FIELDS.refuse_unknown(&body)?;
     }
     Ok(Body {
         model,
@@ -271,11 +270,7 @@ fn warn_about_fields(body: &Body<'_>, warnings: &mut Warnings) {
             "text" if request.text.verbosity.is_some() => {
                 warnings.add("ignored_field", "text.verbosity", "it has no effect");
             }
-            name if FIELDS.contains(&name) => {}
-            name if IGNORED.contains(&name) => {
-                warnings.add("ignored_field", name, "it has no effect");
-            }
-            name => warnings.add("unknown_field", name, "it is unknown and has no effect"),
+            name => FIELDS.warn(name, warnings),
         }
     }
 }
