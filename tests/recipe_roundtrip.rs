@@ -319,9 +319,9 @@ fn the_steps_of_a_call_gone_by_hand_give_the_same_events_byte_for_byte() {
                 parser.push(&id_chunk(tokens), &mut out).unwrap();
             }
             parser.finish(Finish::Stop, None, &mut out).unwrap();
-            let by_hand = out.events.into_iter();
+            let by_hand = out.events();
             let by_hand: Vec<_> = by_hand
-                .map(|event| (event.name, event.data, event.token_count))
+                .map(|event| (event.name, event.data.to_owned(), event.token_count))
                 .collect();
             assert!(by_hand.len() > 4, "{by_hand:?}");
             assert_eq!(called(&prepared, &tokens, step), by_hand, "{protocol:?}");

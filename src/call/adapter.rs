@@ -43,6 +43,8 @@ pub struct Reader {
     /// The client has seen an event.
     told: bool,
     end: End,
+    /// Events of one step, kept for its memory.
+    output: Output,
     #[cfg(feature = "fault-injection")]
     fault: Option<super::fault::Layer>,
 }
@@ -66,6 +68,7 @@ impl Reader {
             started: false,
             told: false,
             end: End::Open,
+            output: Output::default(),
             #[cfg(feature = "fault-injection")]
             fault: None,
         })
@@ -79,14 +82,17 @@ impl Reader {
         self
     }
 
-    /// Runs a step of the parser; a panic is an error like any other.
+    /// Runs a step of the parser; its events are then in `output`. A panic is an error like any other.
     fn step(
         &mut self,
         step: impl FnOnce(&mut Self, &mut Output) -> Result<(), recipe::Error>,
-    ) -> Result<Output, Error> {
-        let mut output = Output::default();
-        match contain(|| step(self, &mut output)) {
-            Ok(Ok(())) => Ok(output),
+    ) -> Result<(), Error> {
+        let mut output = std::mem::take(&mut self.output);
+        output.clear();
+        let outcome = contain(|| step(self, &mut output));
+        self.output = output;
+        match outcome {
+            Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Error::recipe(error)),
             Err(panicked) => Err(Error::panicked(panicked)),
         }
@@ -119,10 +125,9 @@ impl Reader {
             reader.parser.push(&chunk(tokens), output)
         });
         match step {
-            Ok(output) => {
-                let ended = output.done.is_some();
-                self.deliver(output, to, out);
-                if ended {
+            Ok(()) => {
+                self.deliver(to, out);
+                if self.output.done.is_some() {
                     self.end = End::Stopped;
                     return Flow::Stop;
                 }
@@ -135,16 +140,19 @@ impl Reader {
         }
     }
 
-    /// Hands on what the parser made; a whole answer waits for its end.
-    fn deliver(&mut self, output: Output, to: Destination, out: &mut Vec<Event>) {
+    /// Hands on what the last step made; a whole answer waits for its end.
+    fn deliver(&mut self, to: Destination, out: &mut Vec<Event>) {
         if self.answer.whole {
             return;
         }
-        self.told |= !output.events.is_empty();
-        out.extend(output.events.into_iter().map(|event| {
+        self.told |= !self.output.is_empty();
+        out.extend(self.output.events().map(|event| {
+            // One byte more: C gets a NUL behind it.
+            let mut data = String::with_capacity(event.data.len() + 1);
+            data.push_str(event.data);
             to.event(EventKind::Data {
                 name: event.name,
-                data: event.data,
+                data,
                 token_count: event.token_count,
             })
         }));
@@ -209,8 +217,7 @@ impl Reader {
             reader.start(done.usage, output)?;
             reader.parser.finish(finish, Some(&usage), output)
         };
-        let output = self
-            .step(closing)
+        self.step(closing)
             .map_err(|error| (FinishReason::Error, error))?;
         if self.answer.whole {
             let mut whole = None;
@@ -228,7 +235,7 @@ impl Reader {
                 })
             }));
         } else {
-            self.deliver(output, to, out);
+            self.deliver(to, out);
         }
         let reason = self
             .parser
@@ -249,8 +256,10 @@ impl Reader {
         let http = http_of_cause(&error.cause);
         let message = error.to_string();
         // A parser that cannot even fail leaves it to `Done`.
-        if let Ok(output) = self.step(|reader, output| reader.parser.fail(http, &message, output)) {
-            self.deliver(output, to, out);
+        let failing =
+            |reader: &mut Self, output: &mut Output| reader.parser.fail(http, &message, output);
+        if self.step(failing).is_ok() {
+            self.deliver(to, out);
         }
     }
 

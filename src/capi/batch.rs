@@ -1,7 +1,8 @@
 //! Batches: the memory in which events and all that they point to live until the next poll.
 //!
-//! Events of the engine are kept as they are and only pointed into; what C wants differently (a stride of
-//! the caller's, usage, error objects, NULs) is made beside them. One pass, no copy of tokens or text.
+//! Events are kept as they were made, the engine's and a parser's, and only pointed into; what C wants
+//! differently (a stride of the caller's, usage, error objects, NULs) is made beside them. One pass, no copy
+//! of tokens or text.
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -11,6 +12,7 @@ use super::handle::{self, Inside, handle};
 use super::queue::*;
 use super::types::*;
 use crate::engine::request::{Event, EventKind, FinishReason, Usage};
+use crate::recipe::stream::{Finish, Output};
 
 /// What must fit any version of the caller's struct: request, tag, kind and finish.
 const LEAST_EVENT: usize = 24;
@@ -25,7 +27,10 @@ pub(crate) struct Batch {
     stride: usize,
     /// The array: words, so that it is aligned.
     array: Vec<u64>,
+    /// From a queue.
     events: Vec<Event>,
+    /// From a parser.
+    parsed: Output,
     usages: Vec<fathom_usage>,
     errors: Vec<LentError>,
     /// `detail` of first tokens, each with a NUL behind it.
@@ -40,6 +45,7 @@ impl Batch {
             stride,
             array: Vec::new(),
             events: Vec::new(),
+            parsed: Output::default(),
             usages: Vec::new(),
             errors: Vec::new(),
             details: Vec::new(),
@@ -53,11 +59,7 @@ impl Batch {
         &mut self,
         source: impl FnOnce(&mut Vec<Event>) -> Result<(), Failed>,
     ) -> Result<(*const fathom_event, usize), Failed> {
-        self.array.clear();
-        self.usages.clear();
-        self.errors.clear();
-        self.details.clear();
-        self.events.clear();
+        self.clear();
         let outcome = source(&mut self.events);
         // What was delivered must reach the caller, also beside an error: the error comes back with the
         // next poll, if it lasts.
@@ -69,36 +71,102 @@ impl Batch {
         Ok((self.array.as_ptr().cast(), self.events.len()))
     }
 
+    /// The same for events of a parser, which are there on success only.
+    pub(crate) fn refill_parsed(
+        &mut self,
+        source: impl FnOnce(&mut Output) -> Result<(), Failed>,
+    ) -> Result<(*const fathom_event, usize), Failed> {
+        self.clear();
+        let mut parsed = std::mem::take(&mut self.parsed);
+        let outcome = source(&mut parsed);
+        let count = parsed.len() + usize::from(parsed.done.is_some());
+        if outcome.is_ok() && count > 0 {
+            self.lay_out_parsed(&parsed, count);
+        }
+        self.parsed = parsed;
+        outcome?;
+        if count == 0 {
+            return Ok((std::ptr::null(), 0));
+        }
+        Ok((self.array.as_ptr().cast(), count))
+    }
+
+    fn clear(&mut self) {
+        self.array.clear();
+        self.usages.clear();
+        self.errors.clear();
+        self.details.clear();
+        self.events.clear();
+        self.parsed.clear();
+    }
+
+    fn lay_out_parsed(&mut self, parsed: &Output, count: usize) {
+        let mut places = self.places(count);
+        for ((event, with_nul), place) in parsed.terminated().zip(&mut places) {
+            let seen = fathom_event {
+                kind: FATHOM_EVENT_DATA,
+                token_count: event.token_count as usize,
+                name: event
+                    .name
+                    .map_or(fathom_str::ABSENT, |name| self.name(name)),
+                data: fathom_str {
+                    ptr: with_nul.as_ptr().cast(),
+                    len: event.data.len(),
+                },
+                ..fathom_event::EMPTY
+            };
+            self.write(&seen, place);
+        }
+        if let (Some(finish), Some(place)) = (parsed.done, places.next()) {
+            let finish = match finish {
+                Finish::Length => FATHOM_FINISH_LENGTH,
+                Finish::ToolCalls => FATHOM_FINISH_TOOL_CALLS,
+                Finish::Stop | Finish::ContentFilter | Finish::EndOfStream => FATHOM_FINISH_STOP,
+            };
+            let seen = fathom_event {
+                kind: FATHOM_EVENT_DONE,
+                finish,
+                ..fathom_event::EMPTY
+            };
+            self.write(&seen, place);
+        }
+    }
+
     fn lay_out(&mut self) -> Result<(), Failed> {
-        let words = self.stride / size_of::<u64>();
-        self.array.resize(words * self.events.len(), 0);
         // Neither may move once something points into it.
         self.usages.reserve(self.events.len());
         self.details.reserve(self.events.len());
+        let places = self.places(self.events.len());
         let mut events = std::mem::take(&mut self.events);
         let made = events
             .iter_mut()
-            .zip(self.array_places(words))
+            .zip(places)
             .try_for_each(|(event, place)| {
                 let event = self.convert(event)?;
-                // SAFETY: `place` is the first of `words` words of the array, the event is no longer than
-                // what is copied, and the two do not overlap.
-                unsafe {
-                    place.cast::<u8>().copy_from_nonoverlapping(
-                        (&raw const event).cast(),
-                        self.stride.min(size_of::<fathom_event>()),
-                    );
-                }
+                self.write(&event, place);
                 Ok(())
             });
         self.events = events;
         made
     }
 
-    fn array_places(&mut self, words: usize) -> impl Iterator<Item = *mut u64> + use<> {
-        let (base, count) = (self.array.as_mut_ptr(), self.array.len() / words);
-        // In bounds: `count` strides are what the array holds.
-        (0..count).map(move |number| base.wrapping_add(number * words))
+    /// Makes the array as long as `count` events: their places in it.
+    fn places(&mut self, count: usize) -> impl Iterator<Item = usize> + use<> {
+        let words = self.stride / size_of::<u64>();
+        self.array.resize(words * count, 0);
+        (0..count).map(move |number| number * words)
+    }
+
+    /// Writes an event to its place, cut or padded to the caller's size.
+    fn write(&mut self, event: &fathom_event, place: usize) {
+        let place = &mut self.array[place..place + self.stride / size_of::<u64>()];
+        // SAFETY: the place is as long as a stride, neither length is exceeded, and the two do not overlap.
+        unsafe {
+            place.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(
+                std::ptr::from_ref(event).cast(),
+                self.stride.min(size_of::<fathom_event>()),
+            );
+        }
     }
 
     /// The event as C sees it; points into `event`, which stays where its vector is.

@@ -12,8 +12,6 @@ use super::options::{self, Versioned};
 use super::queue::*;
 use super::types::*;
 use crate::call::ErrorStyle;
-use crate::engine::RequestId;
-use crate::engine::request::{Done, Event, EventKind, FinishReason, Usage as EngineUsage};
 use crate::recipe;
 use crate::recipe::stream::{Chunk, Finish, Output, Parser, StartInfo, Usage};
 
@@ -109,8 +107,8 @@ pub(crate) struct ParserObject {
     parser: Parser,
     style: ErrorStyle,
     end: End,
-    /// Made by a step that failed.
-    held: Vec<Event>,
+    /// Events made by a step that failed.
+    held: Output,
 }
 
 /// Whether more output is read.
@@ -125,35 +123,13 @@ enum End {
 handle!(fathom_parser, 0x08, Solo<ParserObject>);
 
 impl ParserObject {
-    /// Runs a step of the parser and appends its events.
+    /// Runs a step of the parser, which appends its events.
     fn step(
         &mut self,
-        out: &mut Vec<Event>,
+        out: &mut Output,
         step: impl FnOnce(&mut Parser, &mut Output) -> Result<(), recipe::Error>,
     ) -> Result<(), Failed> {
-        let mut output = Output::default();
-        let outcome = step(&mut self.parser, &mut output);
-        out.extend(output.events.into_iter().map(|event| {
-            of_parser(EventKind::Data {
-                name: event.name,
-                data: event.data,
-                token_count: event.token_count,
-            })
-        }));
-        if let Some(finish) = output.done {
-            let finish = match finish {
-                Finish::Length => FinishReason::Length,
-                Finish::ToolCalls => FinishReason::ToolCalls,
-                Finish::Stop | Finish::ContentFilter | Finish::EndOfStream => FinishReason::Stop,
-            };
-            out.push(of_parser(EventKind::Done(Done {
-                finish,
-                failure: None,
-                usage: EngineUsage::default(),
-                detail: String::new(),
-            })));
-        }
-        outcome.map_err(|error| {
+        step(&mut self.parser, out).map_err(|error| {
             let failed = Failed::from(error).styled(self.style);
             self.end = End::Failed(failed.clone());
             failed
@@ -161,20 +137,12 @@ impl ParserObject {
     }
 
     /// Reads more output, unless it has ended.
-    fn push(&mut self, out: &mut Vec<Event>, chunk: &Chunk<'_>) -> Result<(), Failed> {
+    fn push(&mut self, out: &mut Output, chunk: &Chunk<'_>) -> Result<(), Failed> {
         match &self.end {
             End::Open => self.step(out, |parser, output| parser.push(chunk, output)),
             End::Ended => Ok(()),
             End::Failed(failed) => Err(failed.clone()),
         }
-    }
-}
-
-fn of_parser(kind: EventKind) -> Event {
-    Event {
-        request: RequestId(0),
-        tag: 0,
-        kind,
     }
 }
 
@@ -197,7 +165,7 @@ pub unsafe extern "C" fn fathom_parser_new(
             parser,
             style: prepared.style,
             end: End::Open,
-            held: Vec::new(),
+            held: Output::default(),
         }))?);
         Ok(())
     })
@@ -209,7 +177,7 @@ fn feed(
     b: *mut fathom_batch,
     events: *mut *const fathom_event,
     event_count: *mut usize,
-    step: impl FnOnce(&mut ParserObject, &mut Vec<Event>) -> Result<(), Failed>,
+    step: impl FnOnce(&mut ParserObject, &mut Output) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
     let events = Out::new(events, std::ptr::null(), "events")?;
     let event_count = Out::new(event_count, 0, "event_count")?;
@@ -217,17 +185,15 @@ fn feed(
     let batch = batch::enter(b)?;
     let mut batch = batch::lock(&batch)?;
     let mut parser = object.enter("s")?;
-    let mut outcome = Ok(());
-    let (array, count) = batch.refill(|out| {
-        outcome = step(&mut parser, out);
+    let (array, count) = batch.refill_parsed(|out| {
+        let outcome = step(&mut parser, out);
         if outcome.is_err() {
             // Outputs are written on success only: what was made before the failure waits for the call that
             // tells the client.
             parser.held.append(out);
         }
-        Ok(())
+        outcome
     })?;
-    outcome?;
     events.set(array);
     event_count.set(count);
     Ok(())

@@ -162,7 +162,7 @@ fn the_engine_takes_every_request_and_the_parser_reads_the_answer() {
         };
         parser.push(&chunk, &mut out).expect("tokens are read");
         assert_eq!(out.done, Some(Finish::Stop));
-        let names: Vec<_> = out.events.iter().filter_map(|event| event.name).collect();
+        let names: Vec<_> = out.events().filter_map(|event| event.name).collect();
         assert_eq!(names, ["start", "content", "finish"]);
         let response = parser.response().expect("there is one");
         let response: Value = serde_json::from_str(&response).expect("it is JSON");

@@ -25,13 +25,10 @@ fn the_push_in_which_a_stop_matches_closes_the_stream() {
     assert_eq!(seen(&data(&out)).finish.as_deref(), Some("stop"));
     assert_eq!(parser.finish_reason(), Some((Finish::Stop, Some("STOP"))));
     assert_eq!(parser.usage().completion_tokens, 2);
-    let count = out.events.len();
+    let count = out.len();
     parser.push(&text_chunk("more"), &mut out).unwrap();
     parser.finish(Finish::Length, None, &mut out).unwrap();
-    assert_eq!(
-        (out.events.len(), parser.usage().completion_tokens),
-        (count, 2)
-    );
+    assert_eq!((out.len(), parser.usage().completion_tokens), (count, 2));
     options.stream.include_stop_sequence = true;
     assert_eq!(
         read(&options, "go STOP more", Finish::Stop).content,
@@ -98,7 +95,7 @@ fn a_failure_before_output_has_no_choice() {
     let response: Value = serde_json::from_str(&parser.response().unwrap()).unwrap();
     assert_eq!(response["choices"], json!([]));
     parser.push(&text_chunk("x"), &mut out).unwrap();
-    assert_eq!(out.events.len(), 1);
+    assert_eq!(out.len(), 1);
 }
 
 #[test]
@@ -190,11 +187,7 @@ fn tokens_are_counted_for_the_events_that_carry_them() {
             parser.push(&id_chunk(tokens), &mut out).unwrap();
         }
         parser.finish(Finish::Stop, None, &mut out).unwrap();
-        let counted: usize = out
-            .events
-            .iter()
-            .map(|event| event.token_count as usize)
-            .sum();
+        let counted: usize = out.events().map(|event| event.token_count as usize).sum();
         assert_eq!(
             (counted, parser.usage().completion_tokens as usize),
             (ids.len(), ids.len())
@@ -279,7 +272,7 @@ fn long_streams_cost_linear_time() {
         let piece = unit.repeat(4);
         for _ in 0..1_000_000 / piece.len() {
             parser.push(&text_chunk(&piece), &mut out).unwrap();
-            out.events.clear();
+            out.clear();
         }
         parser.finish(Finish::Stop, None, &mut out).unwrap();
     }
@@ -288,8 +281,8 @@ fn long_streams_cost_linear_time() {
     let mut out = Output::default();
     for _ in 0..500_000 {
         parser.push(&id_chunk(&[0xAD]), &mut out).unwrap();
-        assert!(!out.events.is_empty());
-        out.events.clear();
+        assert!(!out.is_empty());
+        out.clear();
     }
     assert_eq!(parser.usage().completion_tokens, 500_000);
 }

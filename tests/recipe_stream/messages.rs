@@ -35,12 +35,12 @@ fn thinking() -> ParserOptions {
 
 /// The names and texts of the events, one a line.
 fn written(out: &Output) -> Vec<String> {
-    let line = |event: &fathom::recipe::stream::Event| {
-        let data: Value = serde_json::from_str(&event.data).unwrap();
+    let line = |event: fathom::recipe::stream::Event<'_>| {
+        let data: Value = serde_json::from_str(event.data).unwrap();
         assert_eq!(event.name, data["type"].as_str());
-        event.data.clone()
+        event.data.to_owned()
     };
-    out.events.iter().map(line).collect()
+    out.events().map(line).collect()
 }
 
 fn response(parser: &Parser) -> Value {
@@ -520,12 +520,12 @@ fn an_error_may_come_at_any_moment_but_after_the_end() {
         let mut parser = Parser::with(thinking(), None).unwrap();
         let mut out = Output::default();
         parser.push(&text_chunk(&text[..cut]), &mut out).unwrap();
-        let before = out.events.len();
+        let before = out.len();
         parser.fail(529, "too \"busy\"", &mut out).unwrap();
         parser.push(&text_chunk("more"), &mut out).unwrap();
         parser.finish(Finish::Stop, None, &mut out).unwrap();
         parser.fail(500, "again", &mut out).unwrap();
-        assert_eq!(out.events.len(), before + 1);
+        assert_eq!(out.len(), before + 1);
         assert_eq!(
             written(&out)[before],
             r#"{"type":"error","error":{"type":"overloaded_error","message":"too \"busy\""}}"#
@@ -538,7 +538,7 @@ fn an_error_may_come_at_any_moment_but_after_the_end() {
     let (_, mut parser) = run(&messages(), &["x"], Finish::Stop);
     let mut out = Output::default();
     parser.fail(500, "late", &mut out).unwrap();
-    assert!(out.events.is_empty());
+    assert!(out.is_empty());
 }
 
 #[test]
@@ -561,7 +561,7 @@ fn every_http_status_has_an_error_type() {
         parser.fail(status, "m", &mut out).unwrap();
         let expected = json!({"type": "error", "error": {"type": kind, "message": "m"}});
         assert_eq!(data(&out), [expected]);
-        assert_eq!(out.events[0].name, Some("error"));
+        assert_eq!(out.events().next().unwrap().name, Some("error"));
         assert_eq!(response(&parser)["content"], json!([]));
     }
 }
@@ -626,7 +626,7 @@ fn tokens_are_counted_for_the_events_that_carry_them() {
             parser.push(&id_chunk(tokens), &mut out).unwrap();
         }
         parser.finish(Finish::Stop, None, &mut out).unwrap();
-        let counted = out.events.iter().map(|event| event.token_count as usize);
+        let counted = out.events().map(|event| event.token_count as usize);
         assert_eq!(counted.sum::<usize>(), ids.len());
     }
 }
@@ -647,7 +647,7 @@ fn a_hundred_thousand_calls_cost_linear_time() {
         let call = dsml(PARIS);
         for _ in 0..100_000 {
             parser.push(&text_chunk(&call), &mut out).unwrap();
-            out.events.clear();
+            out.clear();
         }
         parser.finish(Finish::Stop, None, &mut out).unwrap();
         let response = response(&parser);

@@ -33,7 +33,7 @@ fn answer(options: &ParserOptions, pieces: &[&str], finish: Finish) -> (Output, 
 }
 
 fn named(out: &Output) -> Vec<(&'static str, Value)> {
-    let names = out.events.iter().map(|event| event.name.unwrap());
+    let names = out.events().map(|event| event.name.unwrap());
     names.zip(data(out)).collect()
 }
 
@@ -134,9 +134,8 @@ fn every_event_says_what_the_parser_found() {
     let id = whole["tool_calls"][0]["id"].as_str().unwrap();
     assert!(id.starts_with("call_00_") && id.len() == 32, "{id}");
     let events: Vec<(&str, &str)> = out
-        .events
-        .iter()
-        .map(|event| (event.name.unwrap(), event.data.as_str()))
+        .events()
+        .map(|event| (event.name.unwrap(), event.data))
         .collect();
     let called = format!(r#"{{"index":0,"id":"{id}","name":"f"}}"#);
     let usage =
@@ -245,12 +244,12 @@ fn an_error_ends_the_stream_at_any_moment() {
         for piece in pieces {
             parser.push(&text_chunk(piece), &mut out).unwrap();
         }
-        let before = out.events.len();
+        let before = out.len();
         parser.fail(503, "engine \"lost\"", &mut out).unwrap();
         parser.push(&text_chunk("more"), &mut out).unwrap();
         parser.fail(503, "again", &mut out).unwrap();
-        assert_eq!(out.events.len(), before + 1);
-        let last = out.events.last().unwrap();
+        assert_eq!(out.len(), before + 1);
+        let last = out.events().last().unwrap();
         assert_eq!(last.name, Some("error"));
         assert_eq!(last.data, r#"{"status":503,"message":"engine \"lost\""}"#);
         let whole = response(&parser);

@@ -180,7 +180,7 @@ pub(crate) fn run_case(case: &Value, protocol: Protocol, recovery: Recovery) -> 
         };
         ran.events
             .extend(data(&out).into_iter().map(|event| (at, event)));
-        ran.names.extend(out.events.iter().map(|event| event.name));
+        ran.names.extend(out.events().map(|event| event.name));
         match (result, &ran.error) {
             (Ok(()), _) => {}
             (Err(error), None) => ran.error = Some((at, error.message)),

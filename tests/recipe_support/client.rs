@@ -6,9 +6,8 @@ use serde_json::Value;
 /// The JSON of every event.
 pub(crate) fn data(output: &Output) -> Vec<Value> {
     output
-        .events
-        .iter()
-        .map(|event| serde_json::from_str(&event.data).expect(&event.data))
+        .events()
+        .map(|event| serde_json::from_str(event.data).expect(event.data))
         .collect()
 }
 

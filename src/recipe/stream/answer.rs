@@ -63,6 +63,7 @@ pub(super) enum Parsed<'a> {
     },
     ToolCallNamed {
         index: usize,
+        call: &'a Call,
     },
     ToolCallArguments {
         index: usize,

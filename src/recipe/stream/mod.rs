@@ -15,6 +15,7 @@ mod decode;
 mod events;
 mod held;
 mod ids;
+mod output;
 mod robust;
 mod settings;
 mod sink;
@@ -40,6 +41,7 @@ use stops::Stops;
 use strict::Strict;
 use text::{Rules, Stage as TextStage, Text};
 
+pub use output::{Event, Output};
 pub use settings::{
     DeclaredTool, LateReady, ParserOptions, Recovery, StreamOptions, UnterminatedReasoning,
     UsageChunk, Vocabulary,
@@ -99,26 +101,6 @@ pub enum Finish {
     EndOfStream,
 }
 
-/// One protocol event.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// The `event:` line of Messages and Responses, the kind of a neutral event; `None` for Chat Completions.
-    pub name: Option<&'static str>,
-    /// One JSON document, no framing.
-    pub data: String,
-    /// Tokens behind this event.
-    pub token_count: u32,
-}
-
-/// What one push produced.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Output {
-    /// In order.
-    pub events: Vec<Event>,
-    /// Set in the push in which the output ended (a stop sequence, the end token): stop generating.
-    pub done: Option<Finish>,
-}
-
 /// Token counts of a finished stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -162,7 +144,7 @@ struct SpecialIds {
 
 /// Reads the output of one request. Any split of the token stream gives the same events.
 ///
-/// Methods that yield events append them to [`Output::events`]; none blocks.
+/// Methods that yield events append them to an [`Output`]; none blocks.
 #[derive(Debug)]
 pub struct Parser {
     options: ParserOptions,
@@ -290,19 +272,19 @@ impl Parser {
             answer.usage.prompt_tokens = info.prompt_tokens;
             answer.usage.cached_tokens = info.cached_tokens;
         }
-        if !late {
-            answer.created = info.created_unix_s;
-            answer.choice = info.choice;
-            answer.id.clone_from(&info.response_id);
-            if !info.system_fingerprint.is_empty() {
-                answer.system_fingerprint = Some(info.system_fingerprint.clone());
-            }
-            if !info.model.is_empty() {
-                answer.model.clone_from(&info.model);
-            }
-            self.open();
+        if late {
+            return Ok(());
         }
-        self.hand_over(out);
+        answer.created = info.created_unix_s;
+        answer.choice = info.choice;
+        answer.id.clone_from(&info.response_id);
+        if !info.system_fingerprint.is_empty() {
+            answer.system_fingerprint = Some(info.system_fingerprint.clone());
+        }
+        if !info.model.is_empty() {
+            answer.model.clone_from(&info.model);
+        }
+        self.writing_to(out, Self::open);
         Ok(())
     }
 
@@ -313,7 +295,24 @@ impl Parser {
             State::AtEnd | State::Closed => return Ok(()),
             State::Open => {}
         }
-        let result = match chunk.text {
+        let result = self.writing_to(out, |parser| {
+            let result = parser.read_chunk(chunk);
+            parser.sink.flush();
+            result
+        });
+        match self.state {
+            State::AtEnd => out.done = Some(Finish::Stop),
+            State::Closed => out.done = self.sink.answer.finish.map(Reason::finish),
+            State::Open | State::Failed(_) => {}
+        }
+        if let Err(error) = &result {
+            self.state = State::Failed(error.clone());
+        }
+        result
+    }
+
+    fn read_chunk(&mut self, chunk: &Chunk<'_>) -> Result<(), Error> {
+        match chunk.text {
             Some(text) if chunk.tokens.is_empty() => {
                 self.push_text(text, chunk.text_tokens);
                 Ok(())
@@ -324,19 +323,15 @@ impl Parser {
                 "a chunk has ids or text, not both",
             )),
             None => self.push_tokens(chunk),
-        };
-        if let Err(error) = result {
-            self.state = State::Failed(error.clone());
-            return Err(error);
         }
-        self.sink.flush();
-        out.done = match self.state {
-            State::AtEnd => Some(Finish::Stop),
-            State::Closed => self.sink.answer.finish.map(Reason::finish),
-            State::Open | State::Failed(_) => out.done,
-        };
-        self.hand_over(out);
-        Ok(())
+    }
+
+    /// Lets `step` append its events to `out`.
+    fn writing_to<T>(&mut self, out: &mut Output, step: impl FnOnce(&mut Self) -> T) -> T {
+        std::mem::swap(&mut self.sink.out, out);
+        let result = step(self);
+        std::mem::swap(&mut self.sink.out, out);
+        result
     }
 
     fn push_text(&mut self, text: &str, tokens: u32) {
@@ -536,20 +531,22 @@ impl Parser {
         usage: Option<&Usage>,
         out: &mut Output,
     ) -> Result<(), Error> {
-        let at_end = match &self.state {
+        let mut reason = Reason::of(finish);
+        match &self.state {
             State::Failed(error) => return Err(error.clone()),
             State::Closed => return Ok(()),
-            State::Open => false,
-            State::AtEnd => true,
-        };
-        let mut reason = Reason::of(finish);
-        if at_end && reason == Reason::EndOfStream {
-            reason = Reason::Stop;
+            State::AtEnd if reason == Reason::EndOfStream => reason = Reason::Stop,
+            State::Open | State::AtEnd => {}
         }
         if let Some(usage) = usage {
             self.sink.answer.usage.prompt_tokens = usage.prompt_tokens;
             self.sink.answer.usage.cached_tokens = usage.cached_tokens;
         }
+        self.writing_to(out, |parser| parser.end(reason));
+        Ok(())
+    }
+
+    fn end(&mut self, mut reason: Reason) {
         self.open();
         self.end_filter.flush(true, &mut self.held);
         self.advance(None);
@@ -558,26 +555,23 @@ impl Parser {
         if matches!(self.state, State::Open | State::AtEnd) {
             self.advance(Some(reason));
         }
-        if matches!(self.state, State::Open | State::AtEnd) {
-            let unterminated = match &self.grammar {
-                Grammar::Robust(grammar) => grammar.in_reasoning(),
-                Grammar::Strict(grammar) => grammar.in_reasoning(),
-            };
-            if unterminated
-                && reason == Reason::Stop
-                && self.options.stream.unterminated_reasoning == UnterminatedReasoning::Content
-            {
-                self.sink.reasoning_is_content();
-            }
-            let reason = if called && reason == Reason::Stop {
-                Reason::ToolCalls
-            } else {
-                reason
-            };
-            self.close(reason);
+        if !matches!(self.state, State::Open | State::AtEnd) {
+            return;
         }
-        self.hand_over(out);
-        Ok(())
+        let unterminated = match &self.grammar {
+            Grammar::Robust(grammar) => grammar.in_reasoning(),
+            Grammar::Strict(grammar) => grammar.in_reasoning(),
+        };
+        if unterminated
+            && reason == Reason::Stop
+            && self.options.stream.unterminated_reasoning == UnterminatedReasoning::Content
+        {
+            self.sink.reasoning_is_content();
+        }
+        if called && reason == Reason::Stop {
+            reason = Reason::ToolCalls;
+        }
+        self.close(reason);
     }
 
     /// Ends the stream with the protocol's error event; what was held back is not given out. Nothing
@@ -587,16 +581,11 @@ impl Parser {
             return Ok(());
         }
         self.failed_event = true;
-        self.sink.fail(http_status, message);
+        self.writing_to(out, |parser| parser.sink.fail(http_status, message));
         if !matches!(self.state, State::Failed(_)) {
             self.state = State::Closed;
         }
-        self.hand_over(out);
         Ok(())
-    }
-
-    fn hand_over(&mut self, out: &mut Output) {
-        out.events.append(&mut self.sink.events);
     }
 
     /// The whole, non-streaming answer as JSON; before the end, what there is of it.

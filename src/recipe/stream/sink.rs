@@ -1,10 +1,10 @@
 //! From parsed text to events: joins what one push yields, keeps the answer, counts tokens.
 
-use super::Event;
 use super::answer::{Answer, Call, Parsed, Reason};
 use super::events::Writer;
 use super::held::{Held, Logprob};
 use super::ids::Ids;
+use super::output::Output;
 
 /// What a stretch of text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,8 @@ pub(super) struct Sink {
     pub(super) answer: Answer,
     pub(super) ids: Ids,
     pub(super) writer: Box<dyn Writer>,
-    /// Events of the current push.
-    pub(super) events: Vec<Event>,
+    /// Events of the current push; the host's while one goes on.
+    pub(super) out: Output,
     pending: Pending,
     /// Tokens that no event was counted for.
     tokens: u32,
@@ -61,7 +61,7 @@ impl Sink {
             answer,
             ids,
             writer,
-            events: Vec::new(),
+            out: Output::default(),
             pending: Pending::default(),
             tokens: 0,
             strict,
@@ -296,7 +296,7 @@ impl Sink {
         if !text.is_empty() {
             let tokens = std::mem::take(&mut self.tokens);
             self.writer
-                .event(event, tokens, &self.answer, &mut self.events);
+                .event(event, tokens, &self.answer, &mut self.out);
         }
         match part {
             Part::Reasoning => self.answer.reasoning_logprobs.append(&mut logprobs),
@@ -313,7 +313,7 @@ impl Sink {
         if !self.answer.started {
             self.answer.started = true;
             self.writer
-                .event(Parsed::Start, 0, &self.answer, &mut self.events);
+                .event(Parsed::Start, 0, &self.answer, &mut self.out);
         }
     }
 
@@ -328,13 +328,15 @@ impl Sink {
             name: name.to_owned(),
             arguments: String::new(),
         });
-        let tokens = std::mem::take(&mut self.tokens);
-        self.writer.event(
-            Parsed::ToolCallNamed { index },
-            tokens,
-            &self.answer,
-            &mut self.events,
-        );
+        if let Some(call) = self.answer.calls.last() {
+            let tokens = std::mem::take(&mut self.tokens);
+            self.writer.event(
+                Parsed::ToolCallNamed { index, call },
+                tokens,
+                &self.answer,
+                &mut self.out,
+            );
+        }
     }
 
     /// Text that the answer has already given as reasoning is content.
@@ -361,7 +363,7 @@ impl Sink {
             Parsed::Finish { reason },
             tokens,
             &self.answer,
-            &mut self.events,
+            &mut self.out,
         );
     }
 
@@ -369,7 +371,7 @@ impl Sink {
     pub(super) fn fail(&mut self, http_status: u16, message: &str) {
         self.flush();
         self.writer
-            .failed(http_status, message, &self.answer, &mut self.events);
+            .failed(http_status, message, &self.answer, &mut self.out);
     }
 }
 

@@ -119,9 +119,9 @@ fn nothing_fails_behind_the_end() {
     let mut parser = Parser::with(options(&json!({})), None).unwrap();
     let mut out = Output::default();
     parser.finish(Finish::Stop, None, &mut out).unwrap();
-    let count = out.events.len();
+    let count = out.len();
     parser.fail(500, "late", &mut out).unwrap();
-    assert_eq!(out.events.len(), count);
+    assert_eq!(out.len(), count);
     let response: Value = serde_json::from_str(&parser.response().unwrap()).unwrap();
     assert_eq!(
         (&response["status"], &response["error"]),

@@ -135,11 +135,7 @@ fn read(request: &Value, tokens: &[u32], length: bool) -> Client {
     let mut client = None;
     for step in [1, 3, 1000] {
         let (out, response) = by_hand(&prepared, tokens, step, finish.0);
-        let hand: Vec<_> = out
-            .events
-            .iter()
-            .map(|e| (e.name, e.data.clone()))
-            .collect();
+        let hand: Vec<_> = out.events().map(|e| (e.name, e.data.to_owned())).collect();
         assert_eq!(
             called(&prepared, tokens, step, false, (finish.1, None)),
             hand

@@ -319,13 +319,13 @@ fn tokens_are_counted_for_the_events_that_carry_them() {
             .unwrap();
     }
     parser.finish(Finish::Stop, None, &mut out).unwrap();
-    let counted: u32 = out.events.iter().map(|event| event.token_count).sum();
+    let counted: u32 = out.events().map(|event| event.token_count).sum();
     assert_eq!(counted, parser.usage().completion_tokens);
     assert_eq!(counted as usize, text.chars().count());
-    let delta = |event: &&fathom::recipe::stream::Event| event.data.contains("output_text.delta");
+    let delta =
+        |event: &fathom::recipe::stream::Event<'_>| event.data.contains("output_text.delta");
     assert!(
-        out.events
-            .iter()
+        out.events()
             .filter(delta)
             .all(|event| event.token_count >= 1)
     );

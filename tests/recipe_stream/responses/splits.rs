@@ -86,7 +86,7 @@ proptest! {
             let client = Client::of(&events);
             let response: Value = serde_json::from_str(&parser.response().unwrap()).unwrap();
             assert_eq!(response, client.response);
-            let counted: u32 = out.events.iter().map(|event| event.token_count).sum();
+            let counted: u32 = out.events().map(|event| event.token_count).sum();
             assert!(counted <= parser.usage().completion_tokens);
             comparable(events)
         };
@@ -123,7 +123,7 @@ fn long_items_cost_linear_time() {
         let started = Instant::now();
         for _ in 0..1_000_000 / unit.len() {
             parser.push(&text_chunk(unit), &mut out).unwrap();
-            out.events.clear();
+            out.clear();
         }
         assert!(started.elapsed().as_secs() < 60, "{lead}");
         parser
@@ -131,6 +131,6 @@ fn long_items_cost_linear_time() {
             .unwrap();
         // An unfinished search has no arguments.
         let searches = lead.contains("tool_search");
-        assert!(searches || out.events.last().unwrap().data.len() > 1_000_000);
+        assert!(searches || out.events().last().unwrap().data.len() > 1_000_000);
     }
 }

@@ -91,7 +91,7 @@ fn run_case(case: &Value, recovery: Recovery) -> Ran {
             }
             other => panic!("kind {other}"),
         };
-        times.resize(all.events.len(), at);
+        times.resize(all.len(), at);
         match (result, &error) {
             (Ok(()), _) => {}
             (Err(first), None) => error = Some((at, first.message)),
@@ -100,7 +100,7 @@ fn run_case(case: &Value, recovery: Recovery) -> Ran {
     }
     let events = events(&all);
     let client = Client::of(&events);
-    let tokens: u32 = all.events.iter().map(|event| event.token_count).sum();
+    let tokens: u32 = all.events().map(|event| event.token_count).sum();
     assert!(tokens <= parser.usage().completion_tokens);
     Ran {
         events: times.into_iter().zip(events).collect(),

@@ -2,9 +2,9 @@
 
 use super::json::{integer, logarithm, string, string_or_null};
 use super::{Writer, error_code};
-use crate::recipe::stream::Event;
 use crate::recipe::stream::answer::{Answer, Call, Parsed, Reason};
 use crate::recipe::stream::held::Logprob;
+use crate::recipe::stream::output::Output;
 use crate::recipe::stream::settings::{ParserOptions, UsageChunk, Vocabulary};
 
 /// Which chunks have a `usage` key.
@@ -43,36 +43,28 @@ impl Chat {
         }
     }
 
-    /// The beginning of a chunk with a delta of about `size` bytes.
-    fn open(&self, size: usize) -> String {
-        let mut data = String::with_capacity(self.before.len() + size + size / 8 + 160);
-        data.push_str(&self.before);
-        data
-    }
-
     /// Closes a chunk behind its delta; the last one has a reason.
     fn close(
         &self,
-        mut data: String,
         logprobs: Logprobs<'_>,
         reason: Option<Reason>,
         answer: &Answer,
-    ) -> String {
+        data: &mut String,
+    ) {
         data.push_str(",\"logprobs\":");
-        write_logprobs(&[logprobs], answer, &mut data);
+        write_logprobs(&[logprobs], answer, data);
         data.push_str(",\"finish_reason\":");
         data.push_str(finish_reason(reason));
         data.push_str("}]");
         match (self.usage, reason) {
             (UsageKey::Last | UsageKey::Every, Some(_)) => {
                 data.push_str(",\"usage\":");
-                write_usage(answer, &mut data);
+                write_usage(answer, data);
             }
             (UsageKey::Every | UsageKey::Extra, _) => data.push_str(",\"usage\":null"),
             (UsageKey::Last | UsageKey::Never, _) => {}
         }
         data.push('}');
-        data
     }
 
     fn write_head(answer: &Answer, object: &str, into: &mut String) {
@@ -86,12 +78,10 @@ impl Chat {
         string(&answer.model, into);
     }
 
-    fn write_before(answer: &Answer) -> String {
-        let mut before = String::new();
-        Self::write_head(answer, "chat.completion.chunk", &mut before);
-        before.push_str(",\"system_fingerprint\":");
-        string_or_null(answer.system_fingerprint.as_deref(), &mut before);
-        before
+    fn write_before(answer: &Answer, into: &mut String) {
+        Self::write_head(answer, "chat.completion.chunk", into);
+        into.push_str(",\"system_fingerprint\":");
+        string_or_null(answer.system_fingerprint.as_deref(), into);
     }
 }
 
@@ -101,33 +91,33 @@ type Logprobs<'a> = (&'static str, &'a [Logprob]);
 const NO_LOGPROBS: Logprobs<'static> = ("content", &[]);
 
 impl Writer for Chat {
-    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, events: &mut Vec<Event>) {
+    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, out: &mut Output) {
         let thinking = answer.thinking;
-        let mut data;
         let mut logprobs = NO_LOGPROBS;
         let mut last = None;
+        if event == Parsed::Start {
+            self.before.clear();
+            Self::write_before(answer, &mut self.before);
+            self.before.push_str(",\"choices\":[{\"index\":");
+            integer(answer.choice, &mut self.before);
+            self.before.push_str(",\"delta\":");
+        }
+        let data = out.open();
+        data.push_str(&self.before);
         match event {
-            Parsed::Start => {
-                self.before = Self::write_before(answer);
-                self.before.push_str(",\"choices\":[{\"index\":");
-                integer(answer.choice, &mut self.before);
-                self.before.push_str(",\"delta\":");
-                data = self.open(64);
-                data.push_str(if answer.starts_in_reasoning {
-                    r#"{"role":"assistant","content":null,"reasoning_content":""}"#
-                } else if thinking {
-                    r#"{"role":"assistant","content":"","reasoning_content":null}"#
-                } else {
-                    r#"{"role":"assistant","content":""}"#
-                });
-            }
+            Parsed::Start => data.push_str(if answer.starts_in_reasoning {
+                r#"{"role":"assistant","content":null,"reasoning_content":""}"#
+            } else if thinking {
+                r#"{"role":"assistant","content":"","reasoning_content":null}"#
+            } else {
+                r#"{"role":"assistant","content":""}"#
+            }),
             Parsed::Reasoning {
                 text,
                 logprobs: entries,
             } => {
-                data = self.open(text.len());
                 data.push_str("{\"content\":null,\"reasoning_content\":");
-                string(text, &mut data);
+                string(text, data);
                 data.push('}');
                 logprobs = ("reasoning_content", entries);
             }
@@ -135,9 +125,8 @@ impl Writer for Chat {
                 text,
                 logprobs: entries,
             } => {
-                data = self.open(text.len());
                 data.push_str("{\"content\":");
-                string(text, &mut data);
+                string(text, data);
                 data.push_str(if thinking {
                     ",\"reasoning_content\":null}"
                 } else {
@@ -145,25 +134,19 @@ impl Writer for Chat {
                 });
                 logprobs = ("content", entries);
             }
-            Parsed::ToolCallNamed { index } => {
-                let Some(call) = answer.calls.get(index) else {
-                    return;
-                };
-                data = self.open(call.name.len() + 128);
+            Parsed::ToolCallNamed { index, call } => {
                 data.push_str("{\"tool_calls\":[");
-                write_call(index, call, "", &mut data);
+                write_call(index, call, "", data);
                 data.push_str("]}");
             }
             Parsed::ToolCallArguments { index, text } => {
-                data = self.open(text.len() + 64);
                 data.push_str("{\"tool_calls\":[{\"index\":");
-                integer(index, &mut data);
+                integer(index, data);
                 data.push_str(",\"function\":{\"arguments\":");
-                string(text, &mut data);
+                string(text, data);
                 data.push_str("}}]}");
             }
             Parsed::Finish { reason } => {
-                data = self.open(256);
                 data.push_str(if thinking {
                     r#"{"content":"","reasoning_content":null}"#
                 } else {
@@ -172,37 +155,33 @@ impl Writer for Chat {
                 last = Some(reason);
             }
         }
-        let data = self.close(data, logprobs, last, answer);
-        events.push(Event {
-            name: None,
-            data,
-            token_count: tokens,
-        });
+        self.close(logprobs, last, answer, data);
+        out.close(None, tokens);
         if last.is_some() && self.usage == UsageKey::Extra {
-            let mut data = Self::write_before(answer);
+            let data = out.open();
+            Self::write_before(answer, data);
             data.push_str(",\"choices\":[],\"usage\":");
-            write_usage(answer, &mut data);
+            write_usage(answer, data);
             data.push('}');
-            events.push(Event {
-                name: None,
-                data,
-                token_count: 0,
-            });
+            out.close(None, 0);
         }
     }
 
-    fn failed(&mut self, http_status: u16, message: &str, _: &Answer, events: &mut Vec<Event>) {
+    fn failed(&mut self, http_status: u16, message: &str, _: &Answer, out: &mut Output) {
         let code = error_code(http_status);
-        let mut data = String::from("{\"error\":{\"message\":");
-        string(message, &mut data);
-        data.push_str(&format!(
-            r#","type":"{code}","param":null,"code":"{code}"}}}}"#
-        ));
-        events.push(Event {
-            name: None,
-            data,
-            token_count: 0,
-        });
+        let data = out.open();
+        data.push_str("{\"error\":{\"message\":");
+        string(message, data);
+        for part in [
+            ",\"type\":\"",
+            code,
+            "\",\"param\":null,\"code\":\"",
+            code,
+            "\"}}",
+        ] {
+            data.push_str(part);
+        }
+        out.close(None, 0);
     }
 
     fn response(&self, answer: &Answer) -> String {

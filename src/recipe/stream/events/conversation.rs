@@ -4,66 +4,64 @@
 use super::Writer;
 use super::chat::write_entries;
 use super::json::{integer, string, string_or_null};
-use crate::recipe::stream::Event;
 use crate::recipe::stream::answer::{Answer, Parsed, Reason};
 use crate::recipe::stream::held::Logprob;
+use crate::recipe::stream::output::Output;
 
 /// See the module.
 #[derive(Debug)]
 pub(in crate::recipe::stream) struct Conversation;
 
 impl Writer for Conversation {
-    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, events: &mut Vec<Event>) {
-        let (name, data) = match event {
-            Parsed::Start => ("start", start(answer)),
-            Parsed::Reasoning { text, logprobs } => {
-                ("reasoning", text_delta(text, logprobs, answer))
+    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, out: &mut Output) {
+        let data = out.open();
+        let name = match event {
+            Parsed::Start => {
+                write_start(answer, data);
+                "start"
             }
-            Parsed::Content { text, logprobs } => ("content", text_delta(text, logprobs, answer)),
-            Parsed::ToolCallNamed { index } => {
-                let Some(call) = answer.calls.get(index) else {
-                    return;
-                };
-                let mut data = String::with_capacity(call.name.len() + 80);
+            Parsed::Reasoning { text, logprobs } => {
+                write_text(text, logprobs, answer, data);
+                "reasoning"
+            }
+            Parsed::Content { text, logprobs } => {
+                write_text(text, logprobs, answer, data);
+                "content"
+            }
+            Parsed::ToolCallNamed { index, call } => {
                 data.push_str("{\"index\":");
-                integer(index, &mut data);
+                integer(index, data);
                 data.push_str(",\"id\":");
-                string(&call.id, &mut data);
+                string(&call.id, data);
                 data.push_str(",\"name\":");
-                string(&call.name, &mut data);
+                string(&call.name, data);
                 data.push('}');
-                ("tool_call", data)
+                "tool_call"
             }
             Parsed::ToolCallArguments { index, text } => {
-                let mut data = String::with_capacity(text.len() + text.len() / 8 + 32);
                 data.push_str("{\"index\":");
-                integer(index, &mut data);
+                integer(index, data);
                 data.push_str(",\"text\":");
-                string(text, &mut data);
+                string(text, data);
                 data.push('}');
-                ("tool_call_arguments", data)
+                "tool_call_arguments"
             }
-            Parsed::Finish { reason } => ("finish", finish(reason, answer)),
+            Parsed::Finish { reason } => {
+                write_finish(reason, answer, data);
+                "finish"
+            }
         };
-        events.push(Event {
-            name: Some(name),
-            data,
-            token_count: tokens,
-        });
+        out.close(Some(name), tokens);
     }
 
-    fn failed(&mut self, http_status: u16, message: &str, _: &Answer, events: &mut Vec<Event>) {
-        let mut data = String::with_capacity(message.len() + message.len() / 8 + 32);
+    fn failed(&mut self, http_status: u16, message: &str, _: &Answer, out: &mut Output) {
+        let data = out.open();
         data.push_str("{\"status\":");
-        integer(http_status, &mut data);
+        integer(http_status, data);
         data.push_str(",\"message\":");
-        string(message, &mut data);
+        string(message, data);
         data.push('}');
-        events.push(Event {
-            name: Some("error"),
-            data,
-            token_count: 0,
-        });
+        out.close(Some("error"), 0);
     }
 
     fn response(&self, answer: &Answer) -> String {
@@ -100,38 +98,34 @@ impl Writer for Conversation {
     }
 }
 
-fn start(answer: &Answer) -> String {
-    let mut data = String::from("{\"system_fingerprint\":");
-    string_or_null(answer.system_fingerprint.as_deref(), &mut data);
-    data.push_str(",\"prompt_tokens\":");
-    integer(answer.usage.prompt_tokens, &mut data);
-    data.push_str(",\"cached_tokens\":");
-    integer(answer.usage.cached_tokens, &mut data);
-    data.push('}');
-    data
+fn write_start(answer: &Answer, into: &mut String) {
+    into.push_str("{\"system_fingerprint\":");
+    string_or_null(answer.system_fingerprint.as_deref(), into);
+    into.push_str(",\"prompt_tokens\":");
+    integer(answer.usage.prompt_tokens, into);
+    into.push_str(",\"cached_tokens\":");
+    integer(answer.usage.cached_tokens, into);
+    into.push('}');
 }
 
-fn text_delta(text: &str, logprobs: &[Logprob], answer: &Answer) -> String {
-    let mut data = String::with_capacity(text.len() + text.len() / 8 + 16);
-    data.push_str("{\"text\":");
-    string(text, &mut data);
+fn write_text(text: &str, logprobs: &[Logprob], answer: &Answer, into: &mut String) {
+    into.push_str("{\"text\":");
+    string(text, into);
     if !logprobs.is_empty() {
-        data.push_str(",\"logprobs\":");
-        write_entries(logprobs, answer, &mut data);
+        into.push_str(",\"logprobs\":");
+        write_entries(logprobs, answer, into);
     }
-    data.push('}');
-    data
+    into.push('}');
 }
 
-fn finish(reason: Reason, answer: &Answer) -> String {
-    let mut data = String::from("{\"reason\":");
-    string(reason_name(reason), &mut data);
-    data.push_str(",\"stop_sequence\":");
-    string_or_null(answer.stop_sequence.as_deref(), &mut data);
-    data.push_str(",\"usage\":");
-    write_usage(answer, &mut data);
-    data.push('}');
-    data
+fn write_finish(reason: Reason, answer: &Answer, into: &mut String) {
+    into.push_str("{\"reason\":");
+    string(reason_name(reason), into);
+    into.push_str(",\"stop_sequence\":");
+    string_or_null(answer.stop_sequence.as_deref(), into);
+    into.push_str(",\"usage\":");
+    write_usage(answer, into);
+    into.push('}');
 }
 
 fn reason_name(reason: Reason) -> &'static str {

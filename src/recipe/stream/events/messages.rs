@@ -1,12 +1,12 @@
 //! Messages: named events that open, fill and close content blocks, and `message` as the complete response.
 //!
-//! The blocks come in the order of the answer: thinking, text, then one for each tool call. A delta costs one
-//! string; the arguments of a call are looked at once more, when the complete response is written.
+//! The blocks come in the order of the answer: thinking, text, then one for each tool call. A delta costs its
+//! text; the arguments of a call are looked at once more, when the complete response is written.
 
 use super::Writer;
 use super::json::{integer, is_value, string, string_or_null};
-use crate::recipe::stream::Event;
 use crate::recipe::stream::answer::{Answer, Call, Parsed, Reason};
+use crate::recipe::stream::output::Output;
 use crate::recipe::stream::settings::{ParserOptions, Recovery};
 
 /// Kind of a content block.
@@ -54,9 +54,9 @@ impl Messages {
         write: impl FnOnce(&mut String),
         tokens: u32,
         answer: &Answer,
-        events: &mut Vec<Event>,
+        out: &mut Output,
     ) {
-        self.leave(answer, events);
+        self.leave(answer, out);
         let index = self.blocks;
         self.open = Some(block);
         self.blocks += 1;
@@ -69,20 +69,21 @@ impl Messages {
         self.before.clear();
         write_delta_start(index, delta, field, &mut self.before);
 
-        let mut data = String::with_capacity(160);
+        let data = out.open();
         data.push_str("{\"type\":\"content_block_start\",\"index\":");
-        integer(index, &mut data);
+        integer(index, data);
         data.push_str(",\"content_block\":");
-        write(&mut data);
+        write(data);
         data.push('}');
-        push("content_block_start", data, tokens, events);
+        out.close(Some("content_block_start"), tokens);
         if index == 0 {
-            push("ping", "{\"type\":\"ping\"}".to_owned(), 0, events);
+            out.open().push_str("{\"type\":\"ping\"}");
+            out.close(Some("ping"), 0);
         }
     }
 
     /// Makes a block of text or thinking the open one, unless it is.
-    fn enter_text(&mut self, block: Block, answer: &Answer, events: &mut Vec<Event>) {
+    fn enter_text(&mut self, block: Block, answer: &Answer, out: &mut Output) {
         if self.open == Some(block) {
             return;
         }
@@ -90,37 +91,36 @@ impl Messages {
             Block::Thinking => "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}",
             Block::Text | Block::ToolUse => "{\"type\":\"text\",\"text\":\"\"}",
         };
-        self.enter(block, |data| data.push_str(empty), 0, answer, events);
+        self.enter(block, |data| data.push_str(empty), 0, answer, out);
     }
 
     /// Closes the open block.
-    fn leave(&mut self, answer: &Answer, events: &mut Vec<Event>) {
+    fn leave(&mut self, answer: &Answer, out: &mut Output) {
         let Some(block) = self.open.take() else {
             return;
         };
         let index = self.blocks - 1;
         if block == Block::Thinking {
-            let signature = self.signature(answer);
-            let mut data = String::with_capacity(signature.len() + 112);
-            write_delta_start(index, "signature_delta", "signature", &mut data);
-            string(signature, &mut data);
+            let data = out.open();
+            write_delta_start(index, "signature_delta", "signature", data);
+            string(self.signature(answer), data);
             data.push_str("}}");
-            push("content_block_delta", data, 0, events);
+            out.close(Some("content_block_delta"), 0);
         }
-        let mut data = String::with_capacity(48);
+        let data = out.open();
         data.push_str("{\"type\":\"content_block_stop\",\"index\":");
-        integer(index, &mut data);
+        integer(index, data);
         data.push('}');
-        push("content_block_stop", data, 0, events);
+        out.close(Some("content_block_stop"), 0);
     }
 
     /// More of the open block.
-    fn delta(&self, text: &str, tokens: u32, events: &mut Vec<Event>) {
-        let mut data = String::with_capacity(self.before.len() + text.len() + text.len() / 8 + 8);
+    fn delta(&self, text: &str, tokens: u32, out: &mut Output) {
+        let data = out.open();
         data.push_str(&self.before);
-        string(text, &mut data);
+        string(text, data);
         data.push_str("}}");
-        push("content_block_delta", data, tokens, events);
+        out.close(Some("content_block_delta"), tokens);
     }
 
     /// The input of a call in the complete response; `None` if the call is left out. A client may run what it
@@ -142,59 +142,56 @@ impl Messages {
 }
 
 impl Writer for Messages {
-    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, events: &mut Vec<Event>) {
+    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, out: &mut Output) {
         match event {
             Parsed::Start => {
-                let mut data = String::with_capacity(answer.id.len() + answer.model.len() + 320);
+                let data = out.open();
                 data.push_str("{\"type\":\"message_start\",\"message\":");
-                write_head(answer, &mut data);
+                write_head(answer, data);
                 data.push(']');
-                write_tail(None, 0, answer, &mut data);
+                write_tail(None, 0, answer, data);
                 data.push_str("}}");
-                push("message_start", data, tokens, events);
+                out.close(Some("message_start"), tokens);
                 if answer.thinking {
-                    self.enter_text(Block::Thinking, answer, events);
+                    self.enter_text(Block::Thinking, answer, out);
                 }
             }
             Parsed::Reasoning { text, .. } => {
-                self.enter_text(Block::Thinking, answer, events);
-                self.delta(text, tokens, events);
+                self.enter_text(Block::Thinking, answer, out);
+                self.delta(text, tokens, out);
             }
             Parsed::Content { text, .. } => {
-                self.enter_text(Block::Text, answer, events);
-                self.delta(text, tokens, events);
+                self.enter_text(Block::Text, answer, out);
+                self.delta(text, tokens, out);
             }
-            Parsed::ToolCallNamed { index } => {
-                let Some(call) = answer.calls.get(index) else {
-                    return;
-                };
+            Parsed::ToolCallNamed { call, .. } => {
                 let empty = |data: &mut String| write_tool_use(call, "{}", data);
-                self.enter(Block::ToolUse, empty, tokens, answer, events);
+                self.enter(Block::ToolUse, empty, tokens, answer, out);
             }
-            Parsed::ToolCallArguments { text, .. } => self.delta(text, tokens, events),
+            Parsed::ToolCallArguments { text, .. } => self.delta(text, tokens, out),
             Parsed::Finish { reason } => {
-                self.leave(answer, events);
-                let mut data = String::with_capacity(256);
+                self.leave(answer, out);
+                let data = out.open();
                 data.push_str("{\"type\":\"message_delta\",\"delta\":{");
-                write_stop(Some(reason), answer, &mut data);
+                write_stop(Some(reason), answer, data);
                 data.push_str("},\"usage\":");
-                write_usage(answer.usage.completion_tokens, answer, &mut data);
+                write_usage(answer.usage.completion_tokens, answer, data);
                 data.push('}');
-                push("message_delta", data, tokens, events);
-                let data = "{\"type\":\"message_stop\"}".to_owned();
-                push("message_stop", data, 0, events);
+                out.close(Some("message_delta"), tokens);
+                out.open().push_str("{\"type\":\"message_stop\"}");
+                out.close(Some("message_stop"), 0);
             }
         }
     }
 
-    fn failed(&mut self, http_status: u16, message: &str, _: &Answer, events: &mut Vec<Event>) {
-        let mut data = String::with_capacity(message.len() + message.len() / 8 + 80);
+    fn failed(&mut self, http_status: u16, message: &str, _: &Answer, out: &mut Output) {
+        let data = out.open();
         data.push_str("{\"type\":\"error\",\"error\":{\"type\":\"");
         data.push_str(error_type(http_status));
         data.push_str("\",\"message\":");
-        string(message, &mut data);
+        string(message, data);
         data.push_str("}}");
-        push("error", data, 0, events);
+        out.close(Some("error"), 0);
     }
 
     fn response(&self, answer: &Answer) -> String {
@@ -239,14 +236,6 @@ impl Writer for Messages {
         out.push('}');
         out
     }
-}
-
-fn push(name: &'static str, data: String, token_count: u32, events: &mut Vec<Event>) {
-    events.push(Event {
-        name: Some(name),
-        data,
-        token_count,
-    });
 }
 
 /// A comma, unless the list has just begun.

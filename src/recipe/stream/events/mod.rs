@@ -8,8 +8,8 @@ pub(super) mod responses;
 
 use std::fmt::Debug;
 
-use super::Event;
 use super::answer::{Answer, Parsed};
+use super::output::Output;
 use super::settings::ParserOptions;
 use crate::recipe::options::Protocol;
 
@@ -17,9 +17,9 @@ use crate::recipe::options::Protocol;
 /// what the event says, so a protocol without state of its own needs none.
 pub(super) trait Writer: Debug + Send {
     /// Writes what `event` leads to; `tokens` were generated for it.
-    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, events: &mut Vec<Event>);
+    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, out: &mut Output);
     /// Writes the protocol's error event.
-    fn failed(&mut self, http_status: u16, message: &str, answer: &Answer, events: &mut Vec<Event>);
+    fn failed(&mut self, http_status: u16, message: &str, answer: &Answer, out: &mut Output);
     /// The complete, non-streaming response.
     fn response(&self, answer: &Answer) -> String;
 }

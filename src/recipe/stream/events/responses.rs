@@ -3,7 +3,7 @@
 //!
 //! Input: neutral events. Output: the events of the open [`Item`], and of the response around it. Each text is
 //! escaped once, into its delta; what the closing events and the response repeat of it is copied. Cost: linear
-//! in the output, a string for each event; memory is the output as JSON, besides the answer itself.
+//! in the output; memory is the output as JSON, besides the answer itself.
 
 mod calls;
 mod input;
@@ -18,9 +18,9 @@ use super::chat::write_entries;
 use super::json::{escape, float, integer, string, string_or_null};
 use super::{Writer, error_code};
 use crate::recipe::options::Echo;
-use crate::recipe::stream::Event;
-use crate::recipe::stream::answer::{Answer, Parsed, Reason};
+use crate::recipe::stream::answer::{Answer, Call, Parsed, Reason};
 use crate::recipe::stream::held::Logprob;
+use crate::recipe::stream::output::Output;
 use crate::recipe::stream::settings::{ParserOptions, Recovery};
 
 /// Of a response or an item.
@@ -77,6 +77,8 @@ pub(in crate::recipe::stream) struct Responses {
     open: Option<Item>,
     /// Tokens that no event was counted for.
     tokens: u32,
+    /// What stands before the text in every delta of the open item.
+    before_delta: String,
     /// Decoded input of a custom tool, kept for its memory.
     input: String,
 }
@@ -97,21 +99,19 @@ impl Responses {
             reasoning_items: 0,
             open: None,
             tokens: 0,
+            before_delta: String::new(),
             input: String::new(),
         }
     }
 
-    /// Numbers an event that lacks only that, and gives it out.
-    fn give(&mut self, name: &'static str, mut data: String, tokens: u32, events: &mut Vec<Event>) {
+    /// Numbers the event being written, which lacks only that, and gives it out.
+    fn give(&mut self, name: &'static str, tokens: u32, out: &mut Output) {
+        let data = out.open();
         data.push_str(",\"sequence_number\":");
-        integer(self.sequence, &mut data);
+        integer(self.sequence, data);
         data.push('}');
         self.sequence += 1;
-        events.push(Event {
-            name: Some(name),
-            data,
-            token_count: tokens,
-        });
+        out.close(Some(name), tokens);
     }
 
     fn give_response(
@@ -120,57 +120,60 @@ impl Responses {
         status: Status,
         answer: &Answer,
         tokens: u32,
-        events: &mut Vec<Event>,
+        out: &mut Output,
     ) {
-        let mut data = begin(name, self.response_size());
+        let data = begin(name, out);
         data.push_str(",\"response\":");
-        self.write_response(status, answer, &mut data);
-        self.give(name, data, tokens, events);
+        self.write_response(status, answer, data);
+        self.give(name, tokens, out);
     }
 
     /// Opens an item. The one before it is closed.
-    fn open(&mut self, item: Item, events: &mut Vec<Event>) {
+    fn open(&mut self, item: Item, out: &mut Output) {
         let name = "response.output_item.added";
-        let mut data = begin(name, item.size());
+        let data = begin(name, out);
         data.push_str(",\"item\":");
-        item.write(Status::InProgress, &self.id, &mut data);
+        item.write(Status::InProgress, &self.id, data);
         data.push_str(",\"output_index\":");
-        integer(self.output_index, &mut data);
+        integer(self.output_index, data);
         // Deltas follow an item with a part at once, and carry its tokens.
         let tokens = match item.has_part() {
             true => 0,
             false => std::mem::take(&mut self.tokens),
         };
-        self.give(name, data, tokens, events);
+        self.give(name, tokens, out);
         if item.has_part() {
-            self.give_part("response.content_part.added", &item, events);
+            self.give_part("response.content_part.added", &item, out);
+        }
+        if let Some(names) = item.text_names() {
+            self.before_delta.clear();
+            write_type(names.delta, &mut self.before_delta);
+            write_place(&item, self.output_index, &mut self.before_delta);
         }
         self.open = Some(item);
     }
 
     /// Closes the open item, if there is one.
-    fn close(&mut self, status: Status, answer: &Answer, events: &mut Vec<Event>) {
+    fn close(&mut self, status: Status, answer: &Answer, out: &mut Output) {
+        if let Some(item) = &mut self.open
+            && let Kind::Custom { decoder } = &mut item.kind
+        {
+            let mut input = std::mem::take(&mut self.input);
+            decoder.finish(&mut input);
+            self.give_input(input, answer, out);
+        }
         let Some(mut item) = self.open.take() else {
             return;
         };
-        match &mut item.kind {
-            Kind::Custom { decoder } => {
-                let mut input = std::mem::take(&mut self.input);
-                decoder.finish(&mut input);
-                self.give_input(&mut item, input, answer, events);
-            }
-            Kind::ToolSearch { call, .. } if status == Status::Completed => {
-                let call = answer.calls.get(*call);
-                item.read_search(call.map_or("", |call| &call.arguments));
-            }
-            Kind::ToolSearch { .. }
-            | Kind::Reasoning { .. }
-            | Kind::Message { .. }
-            | Kind::Function => {}
+        if let Kind::ToolSearch { call, .. } = item.kind
+            && status == Status::Completed
+        {
+            let call = answer.calls.get(call);
+            item.read_search(call.map_or("", |call| &call.arguments));
         }
-        self.give_text(&item, events);
+        self.give_text(&item, out);
         if item.has_part() {
-            self.give_part("response.content_part.done", &item, events);
+            self.give_part("response.content_part.done", &item, out);
         }
         if matches!(item.kind, Kind::Reasoning { .. }) && answer.reasoning.is_empty() {
             // It was content after all, and follows as such.
@@ -182,30 +185,30 @@ impl Responses {
         let from = self.closed.len();
         item.write(status, &self.id, &mut self.closed);
         let name = "response.output_item.done";
-        let mut data = begin(name, item.size());
+        let data = begin(name, out);
         data.push_str(",\"item\":");
         data.push_str(&self.closed[from..]);
         data.push_str(",\"output_index\":");
-        integer(self.output_index, &mut data);
-        self.give(name, data, 0, events);
+        integer(self.output_index, data);
+        self.give(name, 0, out);
         self.output_index += 1;
     }
 
-    fn give_part(&mut self, name: &'static str, item: &Item, events: &mut Vec<Event>) {
-        let mut data = begin(name, item.size());
-        self.write_place(item, &mut data);
+    fn give_part(&mut self, name: &'static str, item: &Item, out: &mut Output) {
+        let data = begin(name, out);
+        write_place(item, self.output_index, data);
         data.push_str(",\"part\":");
-        item.write_part(&mut data);
-        self.give(name, data, 0, events);
+        item.write_part(data);
+        self.give(name, 0, out);
     }
 
     /// Gives the whole text of an item.
-    fn give_text(&mut self, item: &Item, events: &mut Vec<Event>) {
+    fn give_text(&mut self, item: &Item, out: &mut Output) {
         let Some(names) = item.text_names() else {
             return;
         };
-        let mut data = begin(names.done, item.size());
-        self.write_place(item, &mut data);
+        let data = begin(names.done, out);
+        write_place(item, self.output_index, data);
         if item.has_logprobs() {
             data.push_str(",\"logprobs\":[");
             data.push_str(&item.logprobs);
@@ -216,30 +219,23 @@ impl Responses {
         data.push_str("\":\"");
         data.push_str(&item.text);
         data.push('"');
-        self.give(names.done, data, 0, events);
+        self.give(names.done, 0, out);
     }
 
-    /// Gives more text of an item.
-    fn give_delta(
-        &mut self,
-        item: &mut Item,
-        text: &str,
-        logprobs: &[Logprob],
-        answer: &Answer,
-        events: &mut Vec<Event>,
-    ) {
+    /// Gives more text of the open item.
+    fn give_delta(&mut self, text: &str, logprobs: &[Logprob], answer: &Answer, out: &mut Output) {
+        let Some(item) = &mut self.open else {
+            return;
+        };
         let Some(names) = item.text_names() else {
             return;
         };
-        let mut data = begin(
-            names.delta,
-            text.len() + text.len() / 8 + item.id.len() + 96,
-        );
-        self.write_place(item, &mut data);
+        let data = out.open();
+        data.push_str(&self.before_delta);
         if item.has_logprobs() {
             data.push_str(",\"logprobs\":");
             let from = data.len();
-            write_entries(logprobs, answer, &mut data);
+            write_entries(logprobs, answer, data);
             if !logprobs.is_empty() && !item.logprobs.is_empty() {
                 item.logprobs.push(',');
             }
@@ -247,27 +243,16 @@ impl Responses {
         }
         data.push_str(",\"delta\":\"");
         let from = data.len();
-        escape(text, &mut data);
+        escape(text, data);
         item.text.push_str(&data[from..]);
         data.push('"');
         let tokens = std::mem::take(&mut self.tokens);
-        self.give(names.delta, data, tokens, events);
+        self.give(names.delta, tokens, out);
     }
 
-    /// Appends which item an event is about.
-    fn write_place(&self, item: &Item, into: &mut String) {
-        into.push_str(",\"item_id\":\"");
-        into.push_str(&item.id);
-        into.push_str("\",\"output_index\":");
-        integer(self.output_index, into);
-        if item.has_part() {
-            into.push_str(",\"content_index\":0");
-        }
-    }
-
-    fn reasoning(&mut self, text: &str, answer: &Answer, events: &mut Vec<Event>) {
+    fn reasoning(&mut self, text: &str, answer: &Answer, out: &mut Output) {
         if !matches!(self.open_kind(), Some(Kind::Reasoning { .. })) {
-            self.close(Status::Completed, answer, events);
+            self.close(Status::Completed, answer, out);
             let encrypted = match self.reasoning_items {
                 0 => 0,
                 _ if self.repeats_encrypted => 0,
@@ -275,37 +260,28 @@ impl Responses {
             };
             self.reasoning_items += 1;
             let kind = Kind::Reasoning { encrypted };
-            self.open(Item::new(kind, &self.id, self.output_index), events);
+            self.open(Item::new(kind, &self.id, self.output_index), out);
         }
-        self.more(text, &[], answer, events);
+        self.more(text, &[], answer, out);
     }
 
-    fn content(
-        &mut self,
-        text: &str,
-        logprobs: &[Logprob],
-        answer: &Answer,
-        events: &mut Vec<Event>,
-    ) {
+    fn content(&mut self, text: &str, logprobs: &[Logprob], answer: &Answer, out: &mut Output) {
         if !matches!(self.open_kind(), Some(Kind::Message { .. })) {
-            self.close(Status::Completed, answer, events);
+            self.close(Status::Completed, answer, out);
             let kind = Kind::Message { commentary: false };
-            self.open(Item::new(kind, &self.id, self.output_index), events);
+            self.open(Item::new(kind, &self.id, self.output_index), out);
         }
-        self.more(text, logprobs, answer, events);
+        self.more(text, logprobs, answer, out);
     }
 
     /// Call number `index` has its name.
-    fn call(&mut self, index: usize, answer: &Answer, events: &mut Vec<Event>) {
-        let Some(call) = answer.calls.get(index) else {
-            return;
-        };
+    fn call(&mut self, index: usize, call: &Call, answer: &Answer, out: &mut Output) {
         if let Some(item) = &mut self.open
             && let Kind::Message { commentary } = &mut item.kind
         {
             *commentary = true;
         }
-        self.close(Status::Completed, answer, events);
+        self.close(Status::Completed, answer, out);
         let (kind, name, namespace) = match self.functions.meaning(&call.name) {
             Meaning::Custom => {
                 let decoder = InputDecoder::new();
@@ -322,57 +298,49 @@ impl Responses {
             Meaning::Function { namespace, name } => (Kind::Function, name, namespace),
         };
         let item = Item::new(kind, &self.id, self.output_index);
-        self.open(item.of_call(&call.id, name, namespace), events);
+        self.open(item.of_call(&call.id, name, namespace), out);
     }
 
     fn open_kind(&self) -> Option<&Kind> {
         self.open.as_ref().map(|item| &item.kind)
     }
 
-    /// Gives more text to the open item.
-    fn more(&mut self, text: &str, logprobs: &[Logprob], answer: &Answer, events: &mut Vec<Event>) {
-        let Some(mut item) = self.open.take() else {
+    /// Reads more text of the open item.
+    fn more(&mut self, text: &str, logprobs: &[Logprob], answer: &Answer, out: &mut Output) {
+        let Some(item) = &mut self.open else {
             return;
         };
-        if let Kind::Custom { decoder } = &mut item.kind {
-            let mut input = std::mem::take(&mut self.input);
-            decoder.push(text, &mut input);
-            self.give_input(&mut item, input, answer, events);
-        } else {
-            self.give_delta(&mut item, text, logprobs, answer, events);
-        }
-        self.open = Some(item);
+        let Kind::Custom { decoder } = &mut item.kind else {
+            return self.give_delta(text, logprobs, answer, out);
+        };
+        let mut input = std::mem::take(&mut self.input);
+        decoder.push(text, &mut input);
+        self.give_input(input, answer, out);
     }
 
     /// Gives decoded input of a custom tool, if there is any.
-    fn give_input(
-        &mut self,
-        item: &mut Item,
-        mut input: String,
-        answer: &Answer,
-        events: &mut Vec<Event>,
-    ) {
+    fn give_input(&mut self, mut input: String, answer: &Answer, out: &mut Output) {
         if !input.is_empty() {
-            self.give_delta(item, &input, &[], answer, events);
+            self.give_delta(&input, &[], answer, out);
         }
         input.clear();
         self.input = input;
     }
 
-    fn finish(&mut self, reason: Reason, answer: &Answer, events: &mut Vec<Event>) {
+    fn finish(&mut self, reason: Reason, answer: &Answer, out: &mut Output) {
         let status = Status::of(reason);
         // A host may say when the response was created, and this clock must agree with it.
         let took = self
             .created
             .map_or(0, |created| created.elapsed().as_secs());
         self.completed_at = Some(answer.created.saturating_add_unsigned(took));
-        self.close(status, answer, events);
+        self.close(status, answer, out);
         let name = match status {
             Status::Incomplete => "response.incomplete",
             Status::Completed | Status::InProgress | Status::Failed => "response.completed",
         };
         let tokens = std::mem::take(&mut self.tokens);
-        self.give_response(name, status, answer, tokens, events);
+        self.give_response(name, status, answer, tokens, out);
     }
 
     /// About as long as the response object.
@@ -454,48 +422,40 @@ impl Responses {
 }
 
 impl Writer for Responses {
-    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, events: &mut Vec<Event>) {
+    fn event(&mut self, event: Parsed<'_>, tokens: u32, answer: &Answer, out: &mut Output) {
         self.tokens = self.tokens.saturating_add(tokens);
         match event {
             Parsed::Start => {
                 self.created = Some(Instant::now());
                 escape(&answer.id, &mut self.id);
                 for name in ["response.created", "response.in_progress"] {
-                    self.give_response(name, Status::InProgress, answer, 0, events);
+                    self.give_response(name, Status::InProgress, answer, 0, out);
                 }
             }
-            Parsed::Reasoning { text, .. } => self.reasoning(text, answer, events),
-            Parsed::Content { text, logprobs } => self.content(text, logprobs, answer, events),
-            Parsed::ToolCallNamed { index } => self.call(index, answer, events),
-            Parsed::ToolCallArguments { text, .. } => self.more(text, &[], answer, events),
-            Parsed::Finish { reason } => self.finish(reason, answer, events),
+            Parsed::Reasoning { text, .. } => self.reasoning(text, answer, out),
+            Parsed::Content { text, logprobs } => self.content(text, logprobs, answer, out),
+            Parsed::ToolCallNamed { index, call } => self.call(index, call, answer, out),
+            Parsed::ToolCallArguments { text, .. } => self.more(text, &[], answer, out),
+            Parsed::Finish { reason } => self.finish(reason, answer, out),
         }
     }
 
-    fn failed(
-        &mut self,
-        http_status: u16,
-        message: &str,
-        answer: &Answer,
-        events: &mut Vec<Event>,
-    ) {
-        let mut error = String::from("{\"code\":\"");
-        error.push_str(error_code(http_status));
-        error.push_str("\",\"message\":");
-        string(message, &mut error);
-        let members = error[1..].to_owned();
-        error.push('}');
-        self.failure = Some(error);
+    fn failed(&mut self, http_status: u16, message: &str, answer: &Answer, out: &mut Output) {
         let tokens = std::mem::take(&mut self.tokens);
+        let mut members = String::from("\"code\":\"");
+        members.push_str(error_code(http_status));
+        members.push_str("\",\"message\":");
+        string(message, &mut members);
+        self.failure = Some(format!("{{{members}}}"));
         if answer.started {
             let name = "response.failed";
-            self.give_response(name, Status::Failed, answer, tokens, events);
+            self.give_response(name, Status::Failed, answer, tokens, out);
         } else {
-            let mut data = begin("error", members.len() + 32);
+            let data = begin("error", out);
             data.push(',');
             data.push_str(&members);
             data.push_str(",\"param\":null");
-            self.give("error", data, tokens, events);
+            self.give("error", tokens, out);
         }
     }
 
@@ -511,13 +471,28 @@ impl Writer for Responses {
     }
 }
 
-/// The beginning of an event, its type, with room for `size` bytes more.
-fn begin(name: &str, size: usize) -> String {
-    let mut data = String::with_capacity(name.len() + size + 64);
-    data.push_str("{\"type\":\"");
-    data.push_str(name);
-    data.push('"');
+/// Begins an event with its type.
+fn begin<'o>(name: &str, out: &'o mut Output) -> &'o mut String {
+    let data = out.open();
+    write_type(name, data);
     data
+}
+
+fn write_type(name: &str, into: &mut String) {
+    into.push_str("{\"type\":\"");
+    into.push_str(name);
+    into.push('"');
+}
+
+/// Appends which item an event is about.
+fn write_place(item: &Item, output_index: usize, into: &mut String) {
+    into.push_str(",\"item_id\":\"");
+    into.push_str(&item.id);
+    into.push_str("\",\"output_index\":");
+    integer(output_index, into);
+    if item.has_part() {
+        into.push_str(",\"content_index\":0");
+    }
 }
 
 fn integer_or_null(value: Option<impl std::fmt::Display>, into: &mut String) {
@@ -607,7 +582,7 @@ mod tests {
                     ..StreamOptions::default()
                 },
             });
-            let (answer, mut events) = (answer(), Vec::new());
+            let (answer, mut out) = (answer(), Output::default());
             let (text, logprobs) = ("x", [].as_slice());
             for event in [
                 Parsed::Start,
@@ -616,7 +591,7 @@ mod tests {
                 Parsed::Content { text, logprobs },
                 Parsed::Reasoning { text, logprobs },
             ] {
-                writer.event(event, 1, &answer, &mut events);
+                writer.event(event, 1, &answer, &mut out);
             }
             let response: serde_json::Value =
                 serde_json::from_str(&writer.response(&answer)).unwrap();
