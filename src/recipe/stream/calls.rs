@@ -119,12 +119,17 @@ impl Arguments {
         }
     }
 
+    /// Whether text of `value` goes out as it comes.
+    pub(super) fn stream_out(&self, value: &Value) -> bool {
+        value.streams() && self.live && !self.complete
+    }
+
     /// More of a string value is certain.
     pub(super) fn stream(&self, value: &Value, to: u64, held: &mut Held, sink: &mut Sink) {
         if !value.streams() {
             return;
         }
-        if self.live && !self.complete {
+        if self.stream_out(value) {
             sink.emit_escaped(held, to);
         } else {
             sink.skip(held, to);

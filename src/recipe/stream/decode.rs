@@ -12,6 +12,8 @@ const REPLACEMENT: &str = "\u{FFFD}";
 pub(super) struct Decoder {
     /// An incomplete character; in strict mode everything since the last complete end.
     tail: Vec<u8>,
+    /// Takes turns with `tail`, so that neither is allocated again.
+    spare: Vec<u8>,
     /// Strict mode: tokens of `tail`.
     waiting: Vec<Option<Logprob>>,
     strict: bool,
@@ -23,6 +25,11 @@ impl Decoder {
             strict,
             ..Self::default()
         }
+    }
+
+    /// Whether no character is incomplete.
+    pub(super) fn is_idle(&self) -> bool {
+        self.tail.is_empty()
     }
 
     /// Reads one ordinary token.
@@ -38,7 +45,7 @@ impl Decoder {
             return;
         }
         let kept = self.tail.len();
-        let mut joined = std::mem::take(&mut self.tail);
+        let mut joined = std::mem::replace(&mut self.tail, std::mem::take(&mut self.spare));
         joined.extend_from_slice(bytes);
         let mut rest = joined.as_slice();
         // The old bytes end as broken ones without the new token's help: it begins behind them.
@@ -51,6 +58,8 @@ impl Decoder {
         }
         mark(held, logprob);
         self.complete(rest, held);
+        joined.clear();
+        self.spare = joined;
     }
 
     /// Adds all characters of `bytes`; an incomplete one at the end waits.
@@ -142,6 +151,11 @@ impl EndFilter {
             spelling: spelling.to_owned(),
             matched: 0,
         }
+    }
+
+    /// Whether the text ends with no part of the marker.
+    pub(super) fn is_idle(&self) -> bool {
+        self.matched == 0
     }
 
     /// Adds `text` to the held text but for an end that may be the marker.

@@ -87,6 +87,18 @@ impl Held {
         self.base + (self.text.len() - self.head) as u64
     }
 
+    /// Whether nothing is held, no token and no markup either.
+    pub(super) fn is_idle(&self) -> bool {
+        self.head == self.text.len() && self.tokens.is_empty() && self.holes.is_empty()
+    }
+
+    /// Lets `count` bytes of text by while nothing is held.
+    pub(super) fn pass(&mut self, count: u64) {
+        self.base += count;
+        // Text of the class of the last run would join it, and hold it for text that lies further on.
+        self.runs.clear();
+    }
+
     /// Adds decoded text.
     pub(super) fn push(&mut self, text: &str, class: Class) {
         if text.is_empty() {

@@ -20,6 +20,7 @@ mod robust;
 mod settings;
 mod sink;
 mod stops;
+mod straight;
 mod strict;
 mod tags;
 mod text;
@@ -38,6 +39,7 @@ use ids::Ids;
 use robust::{Input, Robust};
 use sink::Sink;
 use stops::Stops;
+use straight::Hot;
 use strict::Strict;
 use text::{Rules, Stage as TextStage, Text};
 
@@ -154,6 +156,10 @@ pub struct Parser {
     stops: Stops,
     decoder: Decoder,
     end_filter: EndFilter,
+    /// What the short way leaves to the long one.
+    hot: Hot,
+    /// Bytes of a chunk of ids, kept for their memory.
+    bytes: Vec<u8>,
     held: Held,
     grammar: Grammar,
     sink: Sink,
@@ -239,7 +245,17 @@ impl Parser {
             events::writer(&options),
             strict,
         );
+        let markers = [
+            SpecialToken::Eos,
+            SpecialToken::ThinkingStart,
+            SpecialToken::ThinkingEnd,
+            SpecialToken::Dsml,
+        ]
+        .map(|token| spellings.spelling(token));
+        let stop_sequences = parsing.stop_sequences.iter().map(String::as_str);
         Ok(Self {
+            hot: Hot::of(stop_sequences.chain(markers)),
+            bytes: Vec::new(),
             stops: Stops::new(&parsing.stop_sequences, spellings),
             end_filter: EndFilter::new(match strict {
                 true => "",
@@ -294,6 +310,9 @@ impl Parser {
             State::Failed(error) => return Err(error.clone()),
             State::AtEnd | State::Closed => return Ok(()),
             State::Open => {}
+        }
+        if self.push_straight(chunk, out) {
+            return Ok(());
         }
         let result = self.writing_to(out, |parser| {
             let result = parser.read_chunk(chunk);

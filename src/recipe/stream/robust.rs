@@ -8,7 +8,7 @@ use super::attributes::{Attributes, Progress};
 use super::calls::{Arguments, Value, ValueKind};
 use super::held::{Class, Held, Mark};
 use super::settings::DeclaredTool;
-use super::sink::Sink;
+use super::sink::{Part, Sink};
 use super::stops::Stops;
 use super::tags::{Kind, Look, Tag, Wanted, Word, bare_parameter};
 use super::text::{Exit, Rules, Stage as TextStage, Text};
@@ -151,6 +151,24 @@ impl Robust {
                     return self.stopped;
                 }
             }
+        }
+    }
+
+    /// Where text goes that no marker claims, if it goes out at once.
+    pub(super) fn straight(&self) -> Option<Part> {
+        match &self.stage {
+            Stage::Text(text) => text.straight(),
+            Stage::Value(value) if self.arguments.stream_out(value) => Some(Part::Arguments),
+            _ => None,
+        }
+    }
+
+    /// So much text went straight out.
+    pub(super) fn pass(&mut self, count: u64) {
+        match &mut self.stage {
+            Stage::Text(text) => text.cursor += count,
+            Stage::Value(value) => value.cursor += count,
+            _ => {}
         }
     }
 

@@ -2,7 +2,8 @@
 
 use super::answer::{Answer, Call, Parsed, Reason};
 use super::events::Writer;
-use super::held::{Held, Logprob};
+use super::events::json::escape;
+use super::held::{Class, Held, Logprob};
 use super::ids::Ids;
 use super::output::Output;
 
@@ -49,8 +50,7 @@ pub(super) struct Sink {
     /// Strict mode: counts the markers, which part the log-probabilities of a piece.
     segment: u64,
     recovered: Vec<Recovered>,
-    /// Reasoning that came as text, waiting to be counted.
-    uncounted: String,
+    uncounted: Uncounted,
     /// The last token began in text that was dropped and may go on in text that is not.
     cut_token: bool,
 }
@@ -67,7 +67,7 @@ impl Sink {
             strict,
             segment: 0,
             recovered: Vec::new(),
-            uncounted: String::new(),
+            uncounted: Uncounted::default(),
             cut_token: false,
         }
     }
@@ -150,7 +150,7 @@ impl Sink {
         if held.base() < to {
             self.open(Part::Arguments);
             let text = held.slice(held.base(), to);
-            super::events::json::escape(text, &mut self.pending.text);
+            escape(text, &mut self.pending.text);
             self.skip(held, to);
         }
     }
@@ -208,49 +208,108 @@ impl Sink {
 
     /// Notes reasoning that came as text, and counts what is complete of it.
     fn count_text(&mut self, held: &Held, from: u64, to: u64) {
-        let Some(vocabulary) = &self.answer.vocabulary else {
-            return;
-        };
-        if !self.answer.thinking {
-            return;
-        }
         if self.strict {
             // As the reference counts: the whole text at once, when the output ends.
-            self.uncounted.push_str(held.slice(from, to));
+            if self.counts_text() {
+                self.uncounted.text.push_str(held.slice(from, to));
+            }
             return;
         }
         let mut at = from;
         while at < to {
             let (class, end) = held.class_at(at);
             let end = end.min(to);
-            if class == super::held::Class::Text {
-                self.uncounted.push_str(held.slice(at, end));
-            } else if !self.uncounted.is_empty() {
-                self.answer.usage.reasoning_tokens +=
-                    vocabulary.count(&self.uncounted).unwrap_or(0);
-                self.uncounted.clear();
+            match class {
+                Class::Text => self.count_soon(held.slice(at, end)),
+                Class::Plain | Class::Special(_) => self.count_waiting(),
             }
             at = end;
         }
-        if self.uncounted.len() >= COUNTED_BYTES
-            && let Some(split) = token_boundary(&self.uncounted)
-        {
-            let count = vocabulary.count(&self.uncounted[..split]);
-            self.answer.usage.reasoning_tokens += count.unwrap_or(0);
-            self.uncounted.drain(..split);
+    }
+
+    /// Whether reasoning that comes as text is counted by encoding it.
+    fn counts_text(&self) -> bool {
+        self.answer.thinking && self.answer.vocabulary.is_some()
+    }
+
+    /// More reasoning that came as text.
+    fn count_soon(&mut self, text: &str) {
+        if self.counts_text() {
+            self.uncounted.text.push_str(text);
+            if let Some(complete) = self.uncounted.complete() {
+                self.count_up_to(complete);
+            }
         }
+    }
+
+    /// Counts all reasoning that came as text: a token follows, which it cannot be part of.
+    fn count_waiting(&mut self) {
+        if !self.uncounted.text.is_empty() {
+            self.count_up_to(self.uncounted.text.len());
+        }
+    }
+
+    fn count_up_to(&mut self, to: usize) {
+        let count = match &self.answer.vocabulary {
+            Some(vocabulary) => vocabulary.count(&self.uncounted.text[..to]),
+            None => None,
+        };
+        self.answer.usage.reasoning_tokens += count.unwrap_or(0);
+        self.uncounted.take(to);
     }
 
     /// Counts the reasoning that is left.
     fn finish_count(&mut self) {
-        let text = std::mem::take(&mut self.uncounted);
-        if self.strict && self.answer.thinking && self.answer.vocabulary.is_some() {
+        if self.strict && self.counts_text() {
             self.answer.usage.reasoning_tokens = 0;
         }
-        if let Some(vocabulary) = &self.answer.vocabulary
-            && !text.is_empty()
-        {
-            self.answer.usage.reasoning_tokens += vocabulary.count(&text).unwrap_or(0);
+        self.count_waiting();
+    }
+
+    /// Gives out text that no marker claims while nothing is held, in an event of its own.
+    pub(super) fn straight(
+        &mut self,
+        part: Part,
+        text: &str,
+        tokens: u32,
+        is_id: bool,
+        out: &mut Output,
+    ) {
+        let answer = &mut self.answer;
+        match part {
+            Part::Reasoning => {
+                answer.reasoning.push_str(text);
+                if is_id {
+                    answer.usage.reasoning_tokens += tokens;
+                    self.count_waiting();
+                } else {
+                    self.count_soon(text);
+                }
+            }
+            Part::Content => answer.content.push_str(text),
+            Part::Arguments => {
+                self.pending.text.clear();
+                escape(text, &mut self.pending.text);
+                if let Some(call) = answer.calls.last_mut() {
+                    call.arguments.push_str(&self.pending.text);
+                }
+            }
+        }
+        // As if the token had been skipped, which the long way does with those of arguments.
+        self.cut_token = part == Part::Arguments && is_id;
+        let logprobs = &[];
+        let event = match part {
+            Part::Reasoning => Parsed::Reasoning { text, logprobs },
+            Part::Content => Parsed::Content { text, logprobs },
+            Part::Arguments => Parsed::ToolCallArguments {
+                index: self.answer.calls.len().saturating_sub(1),
+                text: &self.pending.text,
+            },
+        };
+        let tokens = std::mem::take(&mut self.tokens).saturating_add(tokens);
+        self.writer.event(event, tokens, &self.answer, out);
+        if part == Part::Arguments {
+            self.pending.text.clear();
         }
     }
 
@@ -372,6 +431,36 @@ impl Sink {
         self.flush();
         self.writer
             .failed(http_status, message, &self.answer, &mut self.out);
+    }
+}
+
+/// Reasoning that came as text and is not counted yet.
+#[derive(Debug, Default)]
+struct Uncounted {
+    text: String,
+    /// No place before this is one that no token crosses.
+    searched: usize,
+}
+
+impl Uncounted {
+    /// Up to where the text can be counted, once it is worth it. Each character is looked at once.
+    fn complete(&mut self) -> Option<usize> {
+        if self.text.len() < COUNTED_BYTES {
+            return None;
+        }
+        // The three characters of a place may lie on both sides.
+        let from = self
+            .text
+            .floor_char_boundary(self.searched.saturating_sub(8));
+        let found = token_boundary(&self.text[from..]).map(|at| from + at);
+        self.searched = self.text.len();
+        found
+    }
+
+    /// Forgets what is counted; no place was found in the rest.
+    fn take(&mut self, to: usize) {
+        self.text.drain(..to);
+        self.searched = self.text.len();
     }
 }
 

@@ -82,6 +82,11 @@ impl Stops {
         self.stops.is_empty()
     }
 
+    /// Whether what was read is the beginning of none.
+    pub(super) fn is_idle(&self) -> bool {
+        self.idle
+    }
+
     pub(super) fn text(&self, index: usize) -> &str {
         &self.stops[index].text
     }

@@ -100,6 +100,11 @@ impl Text {
         }
     }
 
+    /// Where text goes that no marker claims, if it goes out at once.
+    pub(super) fn straight(&self) -> Option<Part> {
+        self.part().filter(|_| !self.strip && !self.fresh)
+    }
+
     /// Reads held text. With `end` there will be no more.
     pub(super) fn run(
         &mut self,

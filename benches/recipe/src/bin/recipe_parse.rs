@@ -470,14 +470,7 @@ impl System for OursInC {
         // SAFETY: the recipe is live, the body readable, the results writable.
         unsafe {
             let (start, length) = (body.as_ptr().cast::<c_char>(), body.len());
-            let status = fathom_prepare(
-                recipe,
-                number,
-                start,
-                length,
-                &mut prepared,
-                null_mut(),
-            );
+            let status = fathom_prepare(recipe, number, start, length, &mut prepared, null_mut());
             assert_eq!(status, FATHOM_OK);
             let status = capi::parser::fathom_parser_new(prepared, &mut parser, null_mut());
             assert_eq!(status, FATHOM_OK);
@@ -581,7 +574,11 @@ fn cases(bytes: usize, tokenizer: &Tokenizer) -> Vec<Case> {
         let chars: Vec<char> = text.chars().collect();
         let fours = chars.chunks(4).map(|four| four.iter().collect());
         let ids = tokenizer.encode_allow_special(&text).expect("it encodes");
-        let by = |size: usize| ids.chunks(size).map(|ids| Piece::Ids(ids.to_vec())).collect();
+        let by = |size: usize| {
+            ids.chunks(size)
+                .map(|ids| Piece::Ids(ids.to_vec()))
+                .collect()
+        };
         let chunkings = [
             ("4 characters", fours.map(Piece::Text).collect()),
             ("1 id", by(1)),

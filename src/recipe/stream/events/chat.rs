@@ -323,7 +323,7 @@ fn write_token(token: u32, logprob: f32, answer: &Answer, into: &mut String) {
     into.push_str(",\"logprob\":");
     logarithm(logprob, into);
     into.push_str(",\"bytes\":[");
-    for (at, byte) in bytes.iter().enumerate() {
+    for (at, &byte) in bytes.iter().enumerate() {
         if at > 0 {
             into.push(',');
         }

@@ -47,15 +47,14 @@ pub(in crate::recipe::stream) fn string_or_null(text: Option<&str>, into: &mut S
 }
 
 /// Appends a whole number.
-pub(in crate::recipe::stream) fn integer(value: impl std::fmt::Display, into: &mut String) {
-    // Writing to a string cannot fail.
-    let _ = write!(into, "{value}");
+pub(in crate::recipe::stream) fn integer(value: impl itoa::Integer, into: &mut String) {
+    into.push_str(itoa::Buffer::new().format(value));
 }
 
 /// Appends a number, or null for what JSON has none for.
 pub(in crate::recipe::stream) fn float(value: f32, into: &mut String) {
     if value.is_finite() {
-        // The debug form is the shortest that reads back, and always a valid JSON number.
+        // Writing to a string cannot fail. The debug form is the shortest that reads back, and always a valid JSON number.
         let _ = write!(into, "{value:?}");
     } else {
         into.push_str("null");

@@ -495,7 +495,7 @@ fn write_place(item: &Item, output_index: usize, into: &mut String) {
     }
 }
 
-fn integer_or_null(value: Option<impl std::fmt::Display>, into: &mut String) {
+fn integer_or_null(value: Option<impl itoa::Integer>, into: &mut String) {
     match value {
         Some(value) => integer(value, into),
         None => into.push_str("null"),

@@ -186,7 +186,7 @@ impl Item {
                 into.push_str(",\"summary\":[],\"encrypted_content\":\"");
                 into.push_str(response_id);
                 into.push('-');
-                integer(encrypted, into);
+                integer(*encrypted, into);
                 into.push('"');
             }
             Kind::Message { commentary } => {
