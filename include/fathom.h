@@ -1283,13 +1283,13 @@ FATHOM_API void fathom_constraint_free(fathom_constraint *c);
 
 /* ---- Metrics ---- */
 
-/* Text for a scraper; this build answers FATHOM_ERR_UNSUPPORTED. */
+/* OpenMetrics text for a scraper. */
 #define FATHOM_METRICS_OPENMETRICS 1
 
 /* Counters, every effective option with its origin (`config`), the memory plan (`plan`). */
 #define FATHOM_METRICS_JSON 2
 
-/* The last 4096 steps, JSON; this build answers FATHOM_ERR_UNSUPPORTED. */
+/* The last 4096 steps, JSON; also after a failure. */
 #define FATHOM_METRICS_STEPS 3
 
 /* A copy of an engine's counters. Zero it, set struct_size. */
@@ -1353,14 +1353,17 @@ fathom_status fathom_engine_metrics(const fathom_engine *e,
                                     fathom_error **err);
 
 /*
- * Records the next `max_steps` steps (0 = 20, at most 1000) into memory. Never blocks, any thread. This build
- * answers FATHOM_ERR_UNSUPPORTED.
+ * Records the next `max_steps` steps (0 = 20, at most 1000) into memory. FATHOM_ERR_STATE while a profile is being
+ * recorded. Never blocks, any thread.
  */
-FATHOM_API fathom_status fathom_profile_start(fathom_engine *e, uint32_t max_steps, fathom_error **err);
+FATHOM_API
+fathom_status fathom_profile_start(fathom_engine *e,
+                                   uint32_t max_steps,
+                                   fathom_error **err);
 
 /*
- * Ends a profile and gives it as JSON trace events. Free with fathom_buf_free. Any thread. This build answers
- * FATHOM_ERR_UNSUPPORTED.
+ * Ends a profile, which need not be full, and gives it as JSON trace events: steps with their parts, and counters.
+ * FATHOM_ERR_STATE when none is being recorded. Free with fathom_buf_free. Any thread.
  */
 FATHOM_API
 FATHOM_NODISCARD

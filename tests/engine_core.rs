@@ -8,6 +8,8 @@ mod host;
 mod ends;
 #[path = "engine_core/faults.rs"]
 mod faults;
+#[path = "engine_core/numbers.rs"]
+mod numbers;
 #[path = "engine_core/races.rs"]
 mod races;
 #[path = "engine_core/readers.rs"]

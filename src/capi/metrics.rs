@@ -82,15 +82,12 @@ unsafe impl Versioned for fathom_engine_stats {
     }
 }
 
-/// Text for a scraper; this build answers FATHOM_ERR_UNSUPPORTED.
+/// OpenMetrics text for a scraper.
 pub const FATHOM_METRICS_OPENMETRICS: i32 = 1;
 /// Counters, every effective option with its origin (`config`), the memory plan (`plan`).
 pub const FATHOM_METRICS_JSON: i32 = 2;
-/// The last 4096 steps, JSON; this build answers FATHOM_ERR_UNSUPPORTED.
+/// The last 4096 steps, JSON; also after a failure.
 pub const FATHOM_METRICS_STEPS: i32 = 3;
-
-/// Steps that one profile may record.
-const MAX_PROFILE_STEPS: u32 = 1000;
 
 /// Copies the counters into `out`, as far as its struct_size reaches. Shares no lock with the engine's step; never
 /// blocks, any thread.
@@ -140,25 +137,24 @@ pub unsafe extern "C" fn fathom_engine_metrics(
     guarded(err, || {
         let out = Out::new(out, std::ptr::null_mut(), "out")?;
         let object = engine::enter(e)?;
-        match format {
-            FATHOM_METRICS_JSON => {
-                out.set(buffer(object.engine.metrics_json())?);
-                Ok(())
+        let document = match format {
+            FATHOM_METRICS_OPENMETRICS => object.engine.metrics_text(),
+            FATHOM_METRICS_JSON => object.engine.metrics_json(),
+            FATHOM_METRICS_STEPS => object.engine.steps_json(),
+            _ => {
+                return Err(Failed::argument(
+                    "format",
+                    format!("unknown format {format}"),
+                ));
             }
-            FATHOM_METRICS_OPENMETRICS | FATHOM_METRICS_STEPS => Err(Failed::unsupported(
-                "format",
-                format!("metrics format {format} is not in this build"),
-            )),
-            _ => Err(Failed::argument(
-                "format",
-                format!("unknown format {format}"),
-            )),
-        }
+        };
+        out.set(buffer(document)?);
+        Ok(())
     })
 }
 
-/// Records the next `max_steps` steps (0 = 20, at most 1000) into memory. Never blocks, any thread. This build
-/// answers FATHOM_ERR_UNSUPPORTED.
+/// Records the next `max_steps` steps (0 = 20, at most 1000) into memory. FATHOM_ERR_STATE while a profile is being
+/// recorded. Never blocks, any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fathom_profile_start(
     e: *mut fathom_engine,
@@ -166,19 +162,14 @@ pub unsafe extern "C" fn fathom_profile_start(
     err: *mut *mut fathom_error,
 ) -> fathom_status {
     guarded(err, || {
-        drop(engine::enter(e)?);
-        if max_steps > MAX_PROFILE_STEPS {
-            return Err(Failed::argument(
-                "max_steps",
-                format!("max_steps {max_steps} exceeds {MAX_PROFILE_STEPS}"),
-            ));
-        }
-        Err(missing())
+        let object = engine::enter(e)?;
+        object.engine.start_profile(max_steps)?;
+        Ok(())
     })
 }
 
-/// Ends a profile and gives it as JSON trace events. Free with fathom_buf_free. Any thread. This build answers
-/// FATHOM_ERR_UNSUPPORTED.
+/// Ends a profile, which need not be full, and gives it as JSON trace events: steps with their parts, and counters.
+/// FATHOM_ERR_STATE when none is being recorded. Free with fathom_buf_free. Any thread.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fathom_profile_stop(
@@ -187,12 +178,9 @@ pub unsafe extern "C" fn fathom_profile_stop(
     err: *mut *mut fathom_error,
 ) -> fathom_status {
     guarded(err, || {
-        Out::new(out_trace, std::ptr::null_mut(), "out_trace")?;
-        drop(engine::enter(e)?);
-        Err(missing())
+        let out = Out::new(out_trace, std::ptr::null_mut(), "out_trace")?;
+        let object = engine::enter(e)?;
+        out.set(buffer(object.engine.stop_profile()?)?);
+        Ok(())
     })
-}
-
-fn missing() -> Failed {
-    Failed::unsupported("", "profiles are not in this build")
 }

@@ -15,8 +15,10 @@ use parking_lot::{Condvar, Mutex};
 
 use super::delivery::{Cancel, Control, Delivery, End};
 use super::error::{Code, Error};
+use super::metrics::steps::StepRing;
 use super::metrics::{Counters, count};
 use super::options::{Config, EngineState};
+use super::profile::Profiler;
 use super::request::{Bounds, Budget, Failure, FinishReason, Request, RequestId, Usage};
 
 /// A checked request on its way to the engine thread.
@@ -70,6 +72,8 @@ pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) bounds: Bounds,
     pub(crate) counters: Counters,
+    pub(crate) steps: StepRing,
+    pub(crate) profiler: Profiler,
     state: AtomicU8,
     failure: OnceLock<Error>,
     inbox: Mutex<Inbox>,
@@ -90,6 +94,8 @@ impl Core {
             config,
             bounds,
             counters: Counters::default(),
+            steps: StepRing::default(),
+            profiler: Profiler::default(),
             state: AtomicU8::new(if is_closed { CLOSED } else { READY }),
             failure: OnceLock::new(),
             inbox: Mutex::new(Inbox::default()),
@@ -133,6 +139,7 @@ impl Core {
 
     /// Moves to FAILED, unless it is closed; the first cause stays.
     pub(crate) fn fail(&self, error: Error) {
+        self.counters.faults.count(error.code);
         let _ = self.failure.set(error);
         let _ = self
             .state
@@ -271,6 +278,15 @@ impl Core {
             return false;
         }
         count(counter);
+        match &end.failure {
+            None => self.counters.times.request(&end.usage),
+            Some(_) if end.finish == FinishReason::Error => {
+                self.counters
+                    .faults
+                    .count(end.detail.code.unwrap_or(Code::Internal));
+            }
+            Some(_) => {}
+        }
         delivery.queue.push_end(delivery, end)
     }
 
@@ -282,6 +298,12 @@ impl Core {
             self.end(&delivery, end);
             delivery.queue.flush();
         }
+    }
+
+    /// Microseconds since the engine was opened.
+    pub(crate) fn micros_after_birth(&self, at: Instant) -> u64 {
+        let time = at.saturating_duration_since(self.born).as_micros();
+        u64::try_from(time).unwrap_or(u64::MAX)
     }
 
     /// Marks the beginning and the end of a step for the watchdog.

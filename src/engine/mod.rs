@@ -19,6 +19,7 @@ mod metrics;
 pub mod model;
 pub mod options;
 mod prepare;
+mod profile;
 pub mod queue;
 pub mod request;
 pub mod sampling;
@@ -54,10 +55,18 @@ pub type Prepared = Result<(Request, Option<Box<dyn Adapter>>), Failure>;
 
 /// A loaded model and the threads that run it. All methods from all threads.
 pub struct Engine {
+    /// Tells the engines of a process apart.
+    number: u64,
     core: Arc<Core>,
     info: EngineInfo,
     plan: Value,
     threads: Mutex<Option<Threads>>,
+}
+
+/// A number that no engine of this process has.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Relaxed)
 }
 
 struct Threads {
@@ -114,6 +123,7 @@ impl Engine {
         };
         let core = Core::new(config, bounds(&limits, limits.max_context), true);
         Ok(Self {
+            number: next_number(),
             core: Arc::new(core),
             info,
             plan: report.plan,
@@ -140,6 +150,7 @@ impl Engine {
             // Nobody would ever stop the thread that runs already.
             .inspect_err(|_| core.begin_drain(Some(Instant::now())))?;
         Ok(Self {
+            number: next_number(),
             core,
             info,
             plan: report.plan,
@@ -179,6 +190,31 @@ impl Engine {
             &self.core.config.report,
             &self.plan,
         )
+    }
+
+    /// The numbers of the engine as OpenMetrics text, for the host to serve.
+    pub fn metrics_text(&self) -> String {
+        let identity = metrics::Identity {
+            engine: self.number,
+            model: &self.info.model_name,
+            state: self.state(),
+        };
+        metrics::to_text(&identity, &self.core.counters)
+    }
+
+    /// The last 4096 steps as JSON, the oldest first; also after a failure.
+    pub fn steps_json(&self) -> String {
+        self.core.steps.to_json()
+    }
+
+    /// Records the next `max_steps` steps into memory; 0 is 20, and 1000 the most.
+    pub fn start_profile(&self, max_steps: u32) -> Result<(), Error> {
+        self.core.profiler.start(max_steps)
+    }
+
+    /// Ends the recording and gives it as JSON trace events.
+    pub fn stop_profile(&self) -> Result<String, Error> {
+        self.core.profiler.stop()
     }
 
     /// Accepts or refuses at once; never waits. With an adapter, its output replaces the events.
@@ -302,8 +338,9 @@ impl Engine {
             Some(error) => Err(error),
             None => accept(),
         };
-        if result.is_err() {
+        if let Err(error) = &result {
             metrics::count(&self.core.counters.requests_refused);
+            self.core.counters.rejections.count(error.code);
         }
         result
     }

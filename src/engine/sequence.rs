@@ -67,6 +67,7 @@ struct Clock {
     first_token: Option<Instant>,
     first_row_at: Option<Instant>,
     first_token_at: Option<Instant>,
+    last_token_at: Option<Instant>,
 }
 
 /// Why the output is complete.
@@ -111,6 +112,7 @@ impl Sequence {
                 first_token: at(request.deadline_first_token),
                 first_row_at: None,
                 first_token_at: None,
+                last_token_at: None,
             },
             max_unread: match max_unread_tokens {
                 0 => UNREAD,
@@ -234,6 +236,7 @@ impl Sequence {
     /// Takes a sampled token; answers what the queue needs with the first one.
     pub(crate) fn accept(&mut self, token: u32, now: Instant) -> Option<First> {
         self.tokens.push(token);
+        self.clock.last_token_at = Some(now);
         if self.clock.first_token_at.is_some() {
             return None;
         }
@@ -245,6 +248,14 @@ impl Sequence {
             },
             seed: self.seed,
         })
+    }
+
+    /// How long the token before this moment took, or all that led to the first.
+    pub(crate) fn token_time(&self, now: Instant) -> TokenTime {
+        match self.clock.last_token_at {
+            Some(last) => TokenTime::Next(now.saturating_duration_since(last)),
+            None => TokenTime::First(now.saturating_duration_since(self.clock.submitted)),
+        }
     }
 
     pub(crate) fn note_rank(&mut self, rank: u32) {
@@ -327,6 +338,15 @@ impl Sequence {
             Cancel::Host | Cancel::Abandon => self.end_by(now, cancelled()),
         }
     }
+}
+
+/// What a reader waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenTime {
+    /// From submit.
+    First(Duration),
+    /// From the token before.
+    Next(Duration),
 }
 
 /// Whether a look at the reader changed something that is counted.

@@ -17,13 +17,16 @@ use super::delivery::{Cancel, Delivery, End};
 use super::error::{Code, Error};
 use super::kv::{Blocks, SlotId, Slots};
 use super::metrics::count;
+use super::metrics::steps::{StepKind, StepRecord};
 use super::model::{LogitRows, Model, StepSequence};
 use super::queue::{NewToken, Shared};
 use super::request::{Failure, FinishReason, Logprobs, RequestId, Usage};
 use super::sampling::logprobs::{LogSumExp, rank};
 use super::sampling::{Noise, Purpose, Sampler};
 use super::scheduler::{Plan, Running, Scheduler, Source, View, Waiting};
-use super::sequence::{PauseChange, Place, Sequence, cancelled, earliest, expired, manner};
+use super::sequence::{
+    PauseChange, Place, Sequence, TokenTime, cancelled, earliest, expired, manner,
+};
 
 /// Index in [`Worker::sequences`].
 type Key = usize;
@@ -55,6 +58,8 @@ pub(crate) struct Worker {
     /// No deadline passes before it.
     next_due: Option<Instant>,
     step: u64,
+    /// Steps that could not be noted while somebody read the others.
+    unnoted: Vec<StepRecord>,
     drain: Option<Option<Instant>>,
     scratch: Scratch,
 }
@@ -94,13 +99,17 @@ impl Worker {
             unannounced: Vec::new(),
             next_due: None,
             step: 0,
+            unnoted: Vec::new(),
             drain: None,
             scratch: Scratch::default(),
             core,
             model,
         };
-        let total = worker.blocks.total();
-        worker.core.counters.kv_blocks_total.store(total, Relaxed);
+        let counters = &worker.core.counters;
+        counters
+            .kv_blocks_total
+            .store(worker.blocks.total(), Relaxed);
+        counters.slots_total.store(worker.slots.free(), Relaxed);
         worker
     }
 
@@ -146,7 +155,7 @@ impl Worker {
                 self.core.wait(self.earliest_due(), self.drain);
                 continue;
             }
-            if let Err(error) = self.carry_out() {
+            if let Err(error) = self.carry_out(now) {
                 self.core.fail(error);
                 return;
             }
@@ -353,20 +362,72 @@ impl Worker {
         counters.running.store(running, Relaxed);
         counters.waiting.store(waiting, Relaxed);
         counters.kv_blocks_used.store(self.blocks.used(), Relaxed);
+        let slots_total = counters.slots_total.load(Relaxed);
+        let slots_used = slots_total.saturating_sub(self.slots.free());
+        counters.slots_used.store(slots_used, Relaxed);
     }
 
     // Carrying out.
 
-    fn carry_out(&mut self) -> Result<(), Error> {
+    /// Runs the planned step; the turn of the loop began at `began`.
+    fn carry_out(&mut self, began: Instant) -> Result<(), Error> {
         let now = Instant::now();
         let plan = std::mem::take(&mut self.scratch.plan);
+        let mut times = [now; 2];
         let done = self
             .make_room(&plan, now)
-            .and_then(|()| self.forward())
+            .and_then(|()| {
+                times[0] = Instant::now();
+                let done = self.forward();
+                times[1] = Instant::now();
+                done
+            })
             .and_then(|()| self.settle());
+        if done.is_ok() {
+            self.note_step(&plan, began, times);
+        }
         self.scratch.plan = plan;
         self.step += 1;
         done
+    }
+
+    /// Writes down a step: when it began, when the model began and ended.
+    fn note_step(&mut self, plan: &Plan, began: Instant, [forward, post]: [Instant; 2]) {
+        let micros = |from: Instant, to: Instant| {
+            let time = to.saturating_duration_since(from).as_micros();
+            u64::try_from(time).unwrap_or(u64::MAX)
+        };
+        let (mut prefill_rows, mut decode_rows) = (0, 0);
+        for rows in &plan.rows {
+            match rows.count {
+                1 if rows.position > 0 => decode_rows += 1,
+                count => prefill_rows += count,
+            }
+        }
+        let record = StepRecord {
+            number: self.step,
+            kind: match (prefill_rows, decode_rows) {
+                (0, _) => StepKind::Decode,
+                (_, 0) => StepKind::Prefill,
+                _ => StepKind::Mixed,
+            },
+            began: self.core.micros_after_birth(began),
+            schedule: micros(began, forward),
+            forward: micros(forward, post),
+            post: micros(post, Instant::now()),
+            sequences: plan.rows.len() as u32,
+            prefill_rows,
+            decode_rows,
+            admitted: plan.admit.len() as u32,
+            preempted: plan.preempt.len() as u32,
+            running: self.running.len() as u32,
+            waiting: self.waiting.len() as u32,
+            blocks_used: self.blocks.used(),
+            blocks_free: self.blocks.free(),
+        };
+        self.core.counters.times.step(&record);
+        self.core.steps.push(record, &mut self.unnoted);
+        self.core.profiler.step(&record);
     }
 
     /// Moves slots and blocks as planned, and lists the rows.
@@ -384,6 +445,7 @@ impl Worker {
         self.scratch.rows.extend(rows);
         for &at in &plan.overtaken {
             live(&mut self.sequences, self.waiting[at]).overtaken += 1;
+            count(&self.core.counters.overtakes);
         }
         let victims: Vec<Key> = plan.preempt.iter().map(|&at| self.running[at]).collect();
         let newcomers: Vec<Key> = plan.admit.iter().map(|&at| self.waiting[at]).collect();
@@ -521,8 +583,12 @@ impl Worker {
         for &(key, row_count, ends) in &rows {
             let sequence = live(&mut self.sequences, key);
             if !sequence.is_decoding() {
-                let prefilled = &self.core.counters.tokens_prefilled;
-                prefilled.fetch_add(row_count.into(), Relaxed);
+                let counters = &self.core.counters;
+                let rows = match sequence.preemptions {
+                    0 => &counters.tokens_prefilled,
+                    _ => &counters.tokens_recomputed,
+                };
+                rows.fetch_add(row_count.into(), Relaxed);
             }
             sequence.computed += row_count;
             if ends {
@@ -544,6 +610,7 @@ impl Worker {
         let token = match self.sampler.choose(row, &sequence.sampling, noise) {
             Ok(token) => token,
             Err(fault) => {
+                count(&self.core.counters.numeric_rows);
                 let message = format!("the logits of position {position} cannot be sampled");
                 let end = sequence.end_by(now, Error::new(fault.code(), "", message));
                 self.end(key, end);
@@ -561,6 +628,11 @@ impl Worker {
             if let Logprobs::Top(count) = sequence.logprobs {
                 self.sampler.top(row, &sum, count as usize, top);
             }
+        }
+        let times = &self.core.counters.times;
+        match sequence.token_time(now) {
+            TokenTime::First(time) => times.first_token.time(time),
+            TokenTime::Next(time) => times.inter_token.time(time),
         }
         let first = sequence.accept(token, now);
         let delivery = sequence.delivery.clone();

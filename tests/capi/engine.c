@@ -142,14 +142,21 @@ static void metrics(void) {
   fathom_buf *b = NULL;
   CHECK_OK(fathom_engine_metrics(e, FATHOM_METRICS_JSON, &b, &err), err);
   check_buf(b, "\"config\"");
-  CHECK_PARAM(fathom_engine_metrics(e, FATHOM_METRICS_OPENMETRICS, &b, &err), FATHOM_ERR_UNSUPPORTED, "format");
-  CHECK_PARAM(fathom_engine_metrics(e, FATHOM_METRICS_STEPS, &b, &err), FATHOM_ERR_UNSUPPORTED, "format");
+  CHECK_OK(fathom_engine_metrics(e, FATHOM_METRICS_OPENMETRICS, &b, &err), err);
+  check_buf(b, "# TYPE fathom_requests counter\n");
+  CHECK_OK(fathom_engine_metrics(e, FATHOM_METRICS_STEPS, &b, &err), err);
+  check_buf(b, "{\"steps\":[");
+  b = NULL;
   CHECK_PARAM(fathom_engine_metrics(e, 0xFF, &b, &err), FATHOM_ERR_INVALID_ARGUMENT, "format");
   CHECK_PARAM(fathom_engine_metrics(e, FATHOM_METRICS_JSON, NULL, &err), FATHOM_ERR_INVALID_ARGUMENT, "out");
   CHECK_PARAM(fathom_profile_start(e, 1001, &err), FATHOM_ERR_INVALID_ARGUMENT, "max_steps");
-  CHECK_STATUS(fathom_profile_start(e, 0, NULL), FATHOM_ERR_UNSUPPORTED);
-  CHECK_STATUS(fathom_profile_stop(e, &b, NULL), FATHOM_ERR_UNSUPPORTED);
+  CHECK_STATUS(fathom_profile_stop(e, &b, NULL), FATHOM_ERR_STATE);
   CHECK(b == NULL);
+  CHECK_OK(fathom_profile_start(e, 0, &err), err);
+  CHECK_STATUS(fathom_profile_start(e, 5, NULL), FATHOM_ERR_STATE);
+  CHECK_STATUS(fathom_profile_stop(e, NULL, NULL), FATHOM_ERR_INVALID_ARGUMENT);
+  CHECK_OK(fathom_profile_stop(e, &b, &err), err);
+  check_buf(b, "\"traceEvents\"");
   fathom_engine_free(e);
 }
 
