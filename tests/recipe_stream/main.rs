@@ -10,4 +10,3 @@ mod recipe_support;
 mod responses;
 mod splits;
 mod support;
-mod vectors;

@@ -46,28 +46,6 @@ impl Vocabulary for Tokens {
 }
 
 impl Tokens {
-    pub(crate) fn of(tokenizer: &Value) -> Self {
-        let mut tokens = Self::default();
-        for (id, hex) in tokenizer["tokens"].as_object().unwrap() {
-            let hex = hex.as_str().unwrap();
-            let bytes = (0..hex.len())
-                .step_by(2)
-                .map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap());
-            tokens.bytes.insert(id.parse().unwrap(), bytes.collect());
-        }
-        for id in tokenizer["special_ids"].as_array().unwrap() {
-            tokens.special.push(id.as_u64().unwrap() as u32);
-        }
-        if let Some(counts) = tokenizer["count_tokens"].as_object() {
-            for (text, count) in counts {
-                tokens
-                    .counts
-                    .insert(text.clone(), count.as_u64().unwrap() as u32);
-            }
-        }
-        tokens
-    }
-
     /// One token for each byte, and the special tokens from 1000 on.
     pub(crate) fn bytewise() -> Self {
         let mut tokens = Self::default();

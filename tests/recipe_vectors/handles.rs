@@ -80,7 +80,7 @@ unsafe fn text(start: *const c_char, length: usize) -> String {
 /// # Safety
 ///
 /// `buffer` is live.
-unsafe fn bytes(buffer: *mut fathom_buf) -> Vec<u8> {
+pub(crate) unsafe fn bytes(buffer: *mut fathom_buf) -> Vec<u8> {
     let mut length = 0;
     // SAFETY: the buffer is live until it is freed, and has a NUL behind its bytes.
     unsafe {
@@ -177,6 +177,10 @@ impl Drop for Recipe {
 pub(crate) struct Prepared(*mut fathom_prepared);
 
 impl Prepared {
+    pub(crate) fn handle(&self) -> *const fathom_prepared {
+        self.0
+    }
+
     /// The numbers of the request.
     pub(crate) fn info(&self) -> fathom_prepared_info {
         // SAFETY: all zeroes are a valid value of this plain structure.

@@ -5,7 +5,6 @@ mod failures;
 mod golden;
 mod items;
 mod splits;
-mod vectors;
 
 use std::sync::OnceLock;
 

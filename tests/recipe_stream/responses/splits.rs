@@ -10,7 +10,6 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::client::{Client, events};
-use super::vectors::merged;
 use super::{calls, options};
 use crate::splits::{any_finish, any_options, any_text, splittable};
 use crate::support::{Tokens, dsml, id_chunk, text_chunk};
@@ -133,4 +132,35 @@ fn long_items_cost_linear_time() {
         let searches = lead.contains("tool_search");
         assert!(searches || out.events().last().unwrap().data.len() > 1_000_000);
     }
+}
+
+/// Neighbouring deltas of one item become one, numbers go.
+fn merged(events: impl IntoIterator<Item = Value>) -> Vec<Value> {
+    let is_delta = |event: &Value| event["type"].as_str().unwrap().ends_with(".delta");
+    let mut all: Vec<Value> = Vec::new();
+    for mut event in events {
+        event.as_object_mut().unwrap().remove("sequence_number");
+        if !is_delta(&event) {
+            all.push(event);
+            continue;
+        }
+        if event["delta"] == "" {
+            continue;
+        }
+        match all.last_mut() {
+            Some(last) if is_delta(last) && last["item_id"] == event["item_id"] => {
+                assert_eq!(last["type"], event["type"]);
+                let text = [&last["delta"], &event["delta"]].map(|text| text.as_str().unwrap());
+                last["delta"] = json!(text.concat());
+                if let Some(more) = event["logprobs"].as_array() {
+                    last["logprobs"]
+                        .as_array_mut()
+                        .unwrap()
+                        .extend(more.iter().cloned());
+                }
+            }
+            _ => all.push(event),
+        }
+    }
+    all
 }
