@@ -428,6 +428,8 @@ fn the_token_limit_cuts_without_leaking_markup() {
     for (cut, expected) in [
         ("<D:", None),
         ("<D: tool_c", None),
+        ("<D:tool_calls>\n<", None),
+        ("<D:tool_calls>\n</", None),
         ("<D:tool_calls>\n<D:invoke na", None),
         ("<D:invoke name=\"f", None),
         ("<D:invoke name=\"f\"", Some("")),
