@@ -34,8 +34,6 @@ pub(crate) fn fixed() -> Wishes {
 pub(crate) struct Called {
     pub(crate) lines: Vec<Line>,
     pub(crate) done: Done,
-    /// Tokens behind the events.
-    pub(crate) token_count: usize,
 }
 
 /// Reads events of `id` up to its end, of which there is one.
@@ -59,11 +57,7 @@ pub(crate) fn collect(queue: &mut Queue, id: u64) -> Called {
     assert_eq!(queue.poll(0), []);
     let done = end.unwrap();
     assert!(done.error.is_some() || token_count <= done.usage.unwrap().completion as usize);
-    Called {
-        lines,
-        done,
-        token_count,
-    }
+    Called { lines, done }
 }
 
 /// The line of a data event, and the tokens behind it.
@@ -78,7 +72,10 @@ pub(crate) fn line(event: Event) -> (Line, usize) {
     };
     // One line of a stream of events.
     assert!(!data.contains(['\n', '\r']), "{data}");
-    ((name, serde_json::from_str(&data).expect(&data)), token_count)
+    (
+        (name, serde_json::from_str(&data).expect(&data)),
+        token_count,
+    )
 }
 
 pub(crate) fn call(protocol: Protocol, body: &Value, wishes: &Wishes) -> Called {
@@ -109,7 +106,10 @@ pub(crate) fn ask(protocol: Protocol, ask: &Ask) -> (Answer, Value, Done) {
     let streamed = without_time(streamed.response);
     let (response, done) = whole(protocol, &ask.body(protocol, false));
     assert_eq!(streamed, response);
-    assert_eq!((called.done.finish, called.done.usage), (done.finish, done.usage));
+    assert_eq!(
+        (called.done.finish, called.done.usage),
+        (done.finish, done.usage)
+    );
     let answer = protocol.read(&response);
     check_usage(protocol, &answer, &done);
     (answer, response, done)

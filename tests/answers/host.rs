@@ -38,7 +38,8 @@ use fathom::capi::request::{
     fathom_submit_options_init,
 };
 use fathom::capi::tokenizer::{
-    FATHOM_TOKENIZE_ALLOW_SPECIAL, fathom_recipe_tokenizer, fathom_tokenizer_encode, fathom_tokenizer_free,
+    FATHOM_DETOKENIZE_KEEP_SPECIAL, FATHOM_TOKENIZE_ALLOW_SPECIAL, fathom_recipe_tokenizer,
+    fathom_tokenizer_decode, fathom_tokenizer_encode, fathom_tokenizer_free,
 };
 use fathom::capi::types::{
     FATHOM_OK, fathom_batch, fathom_buf, fathom_engine, fathom_error, fathom_parser,
@@ -269,6 +270,8 @@ impl Host {
             engine_options.model_path = borrowed(path);
             engine_options.device = borrowed("cpu");
             engine_options.cpu_threads = 2;
+            // Short steps, so that a cancel need not wait for a whole prompt.
+            engine_options.tuning_json = borrowed(r#"{"chunk": 128, "max_step_tokens": 160}"#);
             let status = fathom_engine_open(&engine_options, &mut engine, &mut error);
             if status != FATHOM_OK {
                 panic!("{:?}", Failure::take(status, error, 1));
@@ -448,6 +451,26 @@ impl Host {
         room.truncate(needed);
         room
     }
+
+    /// The text of these ids, special tokens by their spelling.
+    pub(crate) fn decode(&self, ids: &[u32]) -> String {
+        let (mut out, mut error) = (null_mut(), null_mut());
+        // SAFETY: the tokenizer is live, the ids are readable, the out-parameters writable, the buffer is ours.
+        unsafe {
+            let status = fathom_tokenizer_decode(
+                self.tokenizer,
+                ids.as_ptr(),
+                ids.len(),
+                FATHOM_DETOKENIZE_KEEP_SPECIAL,
+                &mut out,
+                &mut error,
+            );
+            if status != FATHOM_OK {
+                panic!("{:?}", Failure::take(status, error, 1));
+            }
+            buffer(out)
+        }
+    }
 }
 
 impl Drop for Host {
@@ -531,7 +554,10 @@ unsafe fn events(events: *const fathom_event, count: usize, protocol: i32) -> Ve
                         top_ids: numbers(event.top_tokens, wide),
                         top_logprobs: numbers(event.top_logprobs, wide),
                         top_count: event.top_count,
-                        prompt: event.usage.as_ref().map(|u| (u.prompt_tokens, u.cached_tokens)),
+                        prompt: event
+                            .usage
+                            .as_ref()
+                            .map(|u| (u.prompt_tokens, u.cached_tokens)),
                     })
                 }
                 FATHOM_EVENT_DATA => Kind::Data {
@@ -720,7 +746,13 @@ impl Parser {
     }
 
     pub(crate) fn push(&mut self, tokens: &Tokens) -> Vec<Event> {
-        let or_null = |list: &[f32]| if list.is_empty() { null() } else { list.as_ptr() };
+        let or_null = |list: &[f32]| {
+            if list.is_empty() {
+                null()
+            } else {
+                list.as_ptr()
+            }
+        };
         let chunk = fathom_chunk {
             struct_size: size_of::<fathom_chunk>(),
             tokens: tokens.ids.as_ptr(),

@@ -25,7 +25,7 @@ pub(crate) struct Ask {
     pub(crate) tools: Vec<Tool>,
     /// Turns behind the user's, in the words of the protocol that it is asked in.
     pub(crate) more: Vec<Value>,
-    pub(crate) stop: Option<&'static str>,
+    pub(crate) stop: Vec<&'static str>,
     pub(crate) max_tokens: u32,
     /// Alternatives for each token.
     pub(crate) logprobs: Option<u32>,
@@ -84,7 +84,7 @@ impl Ask {
             user,
             tools: Vec::new(),
             more: Vec::new(),
-            stop: None,
+            stop: Vec::new(),
             max_tokens: 400,
             logprobs: None,
         }
@@ -104,7 +104,10 @@ impl Ask {
     /// The body, streamed or not.
     pub(crate) fn body(&self, protocol: Protocol, stream: bool) -> Value {
         let user = json!({"role": "user", "content": self.user});
-        let turns: Vec<Value> = [user].into_iter().chain(self.more.iter().cloned()).collect();
+        let turns: Vec<Value> = [user]
+            .into_iter()
+            .chain(self.more.iter().cloned())
+            .collect();
         let tools = self.tools.iter().map(|tool| tool.declared(protocol));
         let tools: Vec<Value> = tools.collect();
         let mut body = json!({"model": MODEL, "stream": stream});
@@ -118,14 +121,16 @@ impl Ask {
                 json!({"input": turns, "max_output_tokens": self.max_tokens, "reasoning": {"effort": effort}})
             }
         };
-        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body.as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
         if !tools.is_empty() {
             body["tools"] = tools.into();
         }
-        if let Some(stop) = self.stop {
+        if !self.stop.is_empty() {
             match protocol {
-                Chat => body["stop"] = json!([stop]),
-                Messages => body["stop_sequences"] = json!([stop]),
+                Chat => body["stop"] = self.stop.clone().into(),
+                Messages => body["stop_sequences"] = self.stop.clone().into(),
                 Responses => panic!("Responses has no stop sequences"),
             }
         }
@@ -204,7 +209,10 @@ impl Protocol {
                 let results = results.map(|(call, result)| {
                     json!({"role": "tool", "tool_call_id": call.id, "content": result})
                 });
-                [response["choices"][0]["message"].clone()].into_iter().chain(results).collect()
+                [response["choices"][0]["message"].clone()]
+                    .into_iter()
+                    .chain(results)
+                    .collect()
             }
             Responses => {
                 let results = results.map(|(call, result)| {
@@ -227,11 +235,16 @@ impl Protocol {
 }
 
 fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
+    value
+        .as_str()
+        .unwrap_or_else(|| panic!("{value} is no text"))
+        .to_owned()
 }
 
 fn count(value: &Value) -> u32 {
-    let count = value.as_u64().unwrap_or_else(|| panic!("{value} is no count"));
+    let count = value
+        .as_u64()
+        .unwrap_or_else(|| panic!("{value} is no count"));
     u32::try_from(count).unwrap()
 }
 
@@ -246,10 +259,16 @@ fn read_chat(response: &Value) -> Answer {
         choices => panic!("{choices:?}"),
     };
     let message = &choice["message"];
-    assert_eq!((&choice["index"], &message["role"]), (&json!(0), &json!("assistant")));
+    assert_eq!(
+        (&choice["index"], &message["role"]),
+        (&json!(0), &json!("assistant"))
+    );
     let calls = entries(&message["tool_calls"]).into_iter().enumerate();
     let calls = calls.map(|(at, call)| {
-        assert_eq!((&call["index"], &call["type"]), (&json!(at), &json!("function")));
+        assert_eq!(
+            (&call["index"], &call["type"]),
+            (&json!(at), &json!("function"))
+        );
         Call {
             id: text(&call["id"]),
             name: text(&call["function"]["name"]),
@@ -262,11 +281,19 @@ fn read_chat(response: &Value) -> Answer {
         cached: count(&usage["prompt_tokens_details"]["cached_tokens"]),
         completion: count(&usage["completion_tokens"]),
         // Only of requests that think.
-        reasoning: usage.get("completion_tokens_details").map_or(0, |d| count(&d["reasoning_tokens"])),
+        reasoning: usage
+            .get("completion_tokens_details")
+            .map_or(0, |d| count(&d["reasoning_tokens"])),
     };
-    assert_eq!(count(&usage["total_tokens"]), counts.prompt + counts.completion);
+    assert_eq!(
+        count(&usage["total_tokens"]),
+        counts.prompt + counts.completion
+    );
     assert_eq!(count(&usage["prompt_cache_hit_tokens"]), counts.cached);
-    assert_eq!(count(&usage["prompt_cache_miss_tokens"]), counts.prompt - counts.cached);
+    assert_eq!(
+        count(&usage["prompt_cache_miss_tokens"]),
+        counts.prompt - counts.cached
+    );
     let logprobs = &choice["logprobs"];
     Answer {
         reasoning: message.get("reasoning_content").map(text),
@@ -274,7 +301,10 @@ fn read_chat(response: &Value) -> Answer {
         calls: calls.collect(),
         finish: text(&choice["finish_reason"]),
         usage: counts,
-        logprobs: (entries(&logprobs["content"]), entries(&logprobs["reasoning_content"])),
+        logprobs: (
+            entries(&logprobs["content"]),
+            entries(&logprobs["reasoning_content"]),
+        ),
     }
 }
 
@@ -285,7 +315,11 @@ fn read_responses(response: &Value) -> Answer {
         ..Answer::default()
     };
     let is_cut = answer.finish == "incomplete";
-    let details = if is_cut { json!({"reason": "max_output_tokens"}) } else { Value::Null };
+    let details = if is_cut {
+        json!({"reason": "max_output_tokens"})
+    } else {
+        Value::Null
+    };
     assert_eq!(response["incomplete_details"], details);
     let items = response["output"].as_array().unwrap();
     for (at, item) in items.iter().enumerate() {
@@ -323,7 +357,10 @@ fn read_responses(response: &Value) -> Answer {
 }
 
 fn read_messages(response: &Value) -> Answer {
-    assert_eq!((&response["type"], &response["role"]), (&json!("message"), &json!("assistant")));
+    assert_eq!(
+        (&response["type"], &response["role"]),
+        (&json!("message"), &json!("assistant"))
+    );
     let usage = &response["usage"];
     let cached = count(&usage["cache_read_input_tokens"]);
     let mut answer = Answer {
@@ -337,7 +374,10 @@ fn read_messages(response: &Value) -> Answer {
         },
         ..Answer::default()
     };
-    assert_eq!(answer.finish == "stop_sequence", response["stop_sequence"].is_string());
+    assert_eq!(
+        answer.finish == "stop_sequence",
+        response["stop_sequence"].is_string()
+    );
     for (at, block) in response["content"].as_array().unwrap().iter().enumerate() {
         match block["type"].as_str().unwrap() {
             "thinking" => {

@@ -18,7 +18,9 @@ pub(crate) fn sum() -> Ask {
 
 /// One call with an integer and a text.
 pub(crate) fn timer() -> Ask {
-    Ask::new("Set a timer of 12 minutes for tea.").thinking().tools([set_timer()])
+    Ask::new("Set a timer of 12 minutes for tea.")
+        .thinking()
+        .tools([set_timer()])
 }
 
 /// Two calls: an integer and a text, and two numbers of which one is no integer.
@@ -73,7 +75,11 @@ fn a_story_is_told() {
         assert_eq!(done.finish, FATHOM_FINISH_STOP);
         assert_eq!((&answer.reasoning, answer.calls.len()), (&None, 0));
         assert!(answer.content.starts_with("Once upon a time"));
-        assert!(answer.content.matches("Lily").count() > 2, "{}", answer.content);
+        assert!(
+            answer.content.matches("Lily").count() > 2,
+            "{}",
+            answer.content
+        );
         assert!(answer.content.ends_with('.'), "it is told to its end");
         told.push((answer.content, answer.usage));
     }
@@ -91,10 +97,17 @@ fn reasoning_comes_apart_from_the_answer() {
         assert_eq!(answer.content, "23 + 45 = 68");
         assert_eq!(answer.finish, protocol.word(End::Stop));
         // The same question without thinking: there is no place for reasoning at all.
-        let quick = Ask { thinking: false, ..sum() };
+        let quick = Ask {
+            thinking: false,
+            ..sum()
+        };
         let (answer, _, _) = ask(protocol, &quick);
         assert_eq!(answer.reasoning, None);
-        assert!(answer.content.starts_with("23 + 45 ="), "{}", answer.content);
+        assert!(
+            answer.content.starts_with("23 + 45 ="),
+            "{}",
+            answer.content
+        );
     }
 }
 
@@ -113,7 +126,10 @@ fn a_tool_is_called_and_its_result_is_told() {
         let result = r#"{"temperature": 7, "unit": "celsius", "sky": "cloudy"}"#;
         let more = protocol.follow_up(&response, &[result]);
         let (answer, _, _) = ask(protocol, &Ask { more, ..weather() });
-        assert_eq!(answer.content, "It is 7 degrees celsius and cloudy in Paris.");
+        assert_eq!(
+            answer.content,
+            "It is 7 degrees celsius and cloudy in Paris."
+        );
         assert_eq!(answer.finish, protocol.word(End::Stop));
         assert!(answer.calls.is_empty());
     }
@@ -140,7 +156,13 @@ fn two_tools_are_called_at_once_with_arguments_of_their_types() {
 
         // The client sends back what it got, reasoning and all, and what its tools gave.
         let more = protocol.follow_up(&response, &["timer started", "357.5"]);
-        let (answer, _, _) = ask(protocol, &Ask { more, ..timer_and_sum() });
+        let (answer, _, _) = ask(
+            protocol,
+            &Ask {
+                more,
+                ..timer_and_sum()
+            },
+        );
         let expected = "The tea timer is set for 12 minutes. 312.5 plus 45 is 357.5.";
         assert_eq!(answer.content, expected);
         assert!(answer.reasoning.is_some_and(|text| !text.is_empty()));
@@ -154,7 +176,10 @@ fn a_stop_sequence_ends_the_answer_and_the_work() {
     let (host, _turn) = alone();
     let (full, _, _) = ask(Chat, &story());
     let at = full.content.find(STOP).expect("it is in the story");
-    let stopping = Ask { stop: Some(STOP), ..story() };
+    let stopping = Ask {
+        stop: vec![STOP],
+        ..story()
+    };
     for protocol in [Chat, Messages] {
         let (answer, response, done) = ask(protocol, &stopping);
         assert_eq!(answer.content, full.content[..at]);
@@ -172,12 +197,18 @@ fn a_stop_sequence_ends_the_answer_and_the_work() {
 
         // Its reader keeps the engine from running ahead: what was computed is what was counted, but for a few steps.
         let decoded = host.stats().tokens_decoded;
-        let wishes = Wishes { max_unread_tokens: 1, ..fixed() };
+        let wishes = Wishes {
+            max_unread_tokens: 1,
+            ..fixed()
+        };
         let called = call(protocol, &stopping.body(protocol, true), &wishes);
         let told = called.done.usage.unwrap().completion;
         assert_eq!(told, answer.usage.completion);
         let decoded = host.stats().tokens_decoded - decoded;
-        assert!((u64::from(told)..u64::from(told) + 8).contains(&decoded), "{decoded} of {told}");
+        assert!(
+            (u64::from(told)..u64::from(told) + 8).contains(&decoded),
+            "{decoded} of {told}"
+        );
         assert!(told < full.usage.completion / 2);
     }
 }
@@ -187,11 +218,16 @@ fn a_stop_sequence_is_for_the_answer_and_not_for_its_reasoning_or_its_calls() {
     let _turn = shared();
     for protocol in [Chat, Messages] {
         let (free, _, _) = ask(protocol, &timer());
-        for stop in ["The user", "tea", "12"] {
-            let (answer, _, _) = ask(protocol, &Ask { stop: Some(stop), ..timer() });
-            assert_eq!(answer, free, "{stop}");
-        }
-        let (answer, _, _) = ask(protocol, &Ask { stop: Some(" = "), ..sum() });
+        let stop = vec!["The user", "12", "tea", "call"];
+        let (answer, _, _) = ask(protocol, &Ask { stop, ..timer() });
+        assert_eq!(answer, free);
+        let (answer, _, _) = ask(
+            protocol,
+            &Ask {
+                stop: vec![" = "],
+                ..sum()
+            },
+        );
         assert_eq!(answer.content, "23 + 45");
         assert!(answer.reasoning.unwrap().contains(" = "));
     }
@@ -222,7 +258,11 @@ fn tokens_are_counted_as_they_are() {
                 text += &written(&answer.calls);
             }
             text += "<｜end▁of▁sentence｜>";
-            assert_eq!(usage.completion as usize, host.encode(&text).len(), "{text}");
+            assert_eq!(
+                usage.completion as usize,
+                host.encode(&text).len(),
+                "{text}"
+            );
         }
         // One question is one prompt, whatever protocol it comes in.
         assert!(prompts.iter().all(|prompt| *prompt == prompts[0]));
@@ -238,7 +278,9 @@ fn written(calls: &[Call]) -> String {
         for (key, value) in arguments.as_object().unwrap() {
             let raw = value.as_str().map_or(value.to_string(), str::to_owned);
             let string = value.is_string();
-            text += &format!("<｜DSML｜ parameter name=\"{key}\" string=\"{string}\">{raw}</｜DSML｜ parameter>\n");
+            text += &format!(
+                "<｜DSML｜ parameter name=\"{key}\" string=\"{string}\">{raw}</｜DSML｜ parameter>\n"
+            );
         }
         text += "</｜DSML｜ invoke>\n";
     }
@@ -250,7 +292,10 @@ fn every_token_of_the_answer_has_its_log_probability() {
     let (host, _turn) = shared();
     for protocol in [Chat, Responses] {
         for question in [story(), sum()] {
-            let question = Ask { logprobs: Some(3), ..question };
+            let question = Ask {
+                logprobs: Some(3),
+                ..question
+            };
             let (answer, _, _) = ask(protocol, &question);
             let (content, reasoning) = &answer.logprobs;
             check_logprobs(content, &answer.content);
@@ -266,12 +311,23 @@ fn every_token_of_the_answer_has_its_log_probability() {
         }
         // Nothing of a stop sequence is reported.
         if protocol == Chat {
-            let question = Ask { logprobs: Some(1), stop: Some(" glass"), ..story() };
+            let question = Ask {
+                logprobs: Some(1),
+                stop: vec![" glass"],
+                ..story()
+            };
             let (answer, _, _) = ask(protocol, &question);
             check_logprobs(&answer.logprobs.0, &answer.content);
         }
         // Calls have none.
-        let (answer, _, _) = ask(protocol, &Ask { logprobs: Some(1), thinking: false, ..timer() });
+        let (answer, _, _) = ask(
+            protocol,
+            &Ask {
+                logprobs: Some(1),
+                thinking: false,
+                ..timer()
+            },
+        );
         assert_eq!((answer.calls.len(), answer.logprobs.0.len()), (1, 0));
     }
     let (answer, _, _) = ask(Chat, &sum());
@@ -284,12 +340,24 @@ fn check_logprobs(entries: &[Value], text: &str) {
     for entry in entries {
         let logprob = entry["logprob"].as_f64().unwrap();
         assert!(logprob <= 0.0);
-        bytes.extend(entry["bytes"].as_array().unwrap().iter().map(|byte| byte.as_u64().unwrap() as u8));
+        bytes.extend(
+            entry["bytes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|byte| byte.as_u64().unwrap() as u8),
+        );
         let top = entry["top_logprobs"].as_array().unwrap();
         assert!(!top.is_empty());
         // The likeliest was taken.
-        assert_eq!((&top[0]["token"], &top[0]["logprob"]), (&entry["token"], &entry["logprob"]));
-        let values: Vec<f64> = top.iter().map(|one| one["logprob"].as_f64().unwrap()).collect();
+        assert_eq!(
+            (&top[0]["token"], &top[0]["logprob"]),
+            (&entry["token"], &entry["logprob"])
+        );
+        let values: Vec<f64> = top
+            .iter()
+            .map(|one| one["logprob"].as_f64().unwrap())
+            .collect();
         assert!(values.is_sorted_by(|a, b| a >= b), "{values:?}");
     }
     assert_eq!(String::from_utf8(bytes).unwrap(), text);
@@ -301,7 +369,10 @@ fn a_chat_stream_that_wants_no_usage_gets_it_once_at_the_end() {
     let mut body = Ask::new("Hello").body(Chat, true);
     body.as_object_mut().unwrap().remove("stream_options");
     let called = call(Chat, &body, &fixed());
-    let has_usage = called.lines.iter().map(|(_, chunk)| chunk.get("usage").is_some());
+    let has_usage = called
+        .lines
+        .iter()
+        .map(|(_, chunk)| chunk.get("usage").is_some());
     let mut expected = vec![false; called.lines.len() - 1];
     expected.push(true);
     assert_eq!(has_usage.collect::<Vec<_>>(), expected);
@@ -316,8 +387,12 @@ fn a_chat_stream_that_wants_no_usage_gets_it_once_at_the_end() {
             ..fixed()
         };
         let called = call(Chat, &body, &wishes);
-        let with_usage: Vec<&Value> =
-            called.lines.iter().map(|(_, c)| c).filter(|c| c["usage"].is_object()).collect();
+        let with_usage: Vec<&Value> = called
+            .lines
+            .iter()
+            .map(|(_, c)| c)
+            .filter(|c| c["usage"].is_object())
+            .collect();
         assert_eq!(with_usage.len(), chunks);
         assert!(with_usage.iter().all(|chunk| chunk["choices"] == json!([])));
     }
@@ -329,9 +404,13 @@ fn several_requests_in_different_protocols_share_one_queue() {
     let mut queue = crate::host::Queue::new(1);
     let mut lines: [Vec<streams::Line>; 3] = Default::default();
     for (tag, protocol) in ALL.into_iter().enumerate() {
-        let wishes = Wishes { tag: tag as u64, ..fixed() };
+        let wishes = Wishes {
+            tag: tag as u64,
+            ..fixed()
+        };
         let body = timer().body(protocol, true).to_string();
-        host.call(&queue, protocol.number(), &body, &wishes).unwrap();
+        host.call(&queue, protocol.number(), &body, &wishes)
+            .unwrap();
     }
     let mut left = 3;
     while left > 0 {

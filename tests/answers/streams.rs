@@ -55,18 +55,30 @@ fn read_chat(events: &[Value]) -> Streamed {
             assert_eq!(chunk[same], first[same], "{chunk}");
         }
         assert_eq!(chunk["object"], "chat.completion.chunk");
-        assert_eq!(chunk["choices"].as_array().map(Vec::len), Some(1), "{chunk}");
+        assert_eq!(
+            chunk["choices"].as_array().map(Vec::len),
+            Some(1),
+            "{chunk}"
+        );
         let choice = &chunk["choices"][0];
         let delta = choice["delta"].as_object().unwrap();
         assert_eq!(choice["index"], 0);
         assert_eq!(delta.contains_key("role"), at == 0, "{chunk}");
         // Usage was asked for: every chunk has it, the last one filled in.
         let last = error.is_none() && at + 1 == chunks.len();
-        assert_eq!(chunk.get("usage").map(Value::is_object), Some(last), "{chunk}");
+        assert_eq!(
+            chunk.get("usage").map(Value::is_object),
+            Some(last),
+            "{chunk}"
+        );
         assert_eq!(choice["finish_reason"].is_string(), last, "{chunk}");
         if at == 0 {
             assert_eq!(delta["role"], "assistant");
-            let kept: Vec<&Value> = delta.iter().filter(|(k, v)| *k != "role" && !v.is_null()).map(|(_, v)| v).collect();
+            let kept: Vec<&Value> = delta
+                .iter()
+                .filter(|(k, v)| *k != "role" && !v.is_null())
+                .map(|(_, v)| v)
+                .collect();
             assert_eq!(kept, [""], "{chunk}");
             if delta.get("reasoning_content").is_some_and(Value::is_string) {
                 message["reasoning_content"] = "".into();
@@ -90,7 +102,11 @@ fn read_chat(events: &[Value]) -> Streamed {
             all.as_array_mut().unwrap().extend(list.iter().cloned());
         }
     }
-    let logprobs = if logprobs.is_empty() { Value::Null } else { logprobs.into() };
+    let logprobs = if logprobs.is_empty() {
+        Value::Null
+    } else {
+        logprobs.into()
+    };
     let last = chunks.last().unwrap();
     let response = json!({
         "id": first["id"], "object": "chat.completion", "created": first["created"], "model": first["model"],
@@ -141,7 +157,10 @@ fn chat_delta(delta: &Map<String, Value>, message: &mut Value) -> (Part, Option<
                 // Arguments of the call that was named last.
                 assert_eq!(call["index"], calls.len() - 1);
                 assert!(call["function"].get("name").is_none());
-                append(&mut calls.last_mut().unwrap()["function"]["arguments"], &call["function"]["arguments"]);
+                append(
+                    &mut calls.last_mut().unwrap()["function"]["arguments"],
+                    &call["function"]["arguments"],
+                );
             }
             (Part::Calls, None)
         }
@@ -154,7 +173,10 @@ fn read_responses(events: &[Value]) -> Streamed {
     let last = events.last().unwrap();
     let kind = last["type"].as_str().unwrap();
     let failed = ["response.failed", "error"].contains(&kind);
-    assert!(failed || ["response.completed", "response.incomplete"].contains(&kind), "{last}");
+    assert!(
+        failed || ["response.completed", "response.incomplete"].contains(&kind),
+        "{last}"
+    );
     Streamed {
         response: client.response,
         error: failed.then(|| last.clone()),
@@ -204,6 +226,16 @@ fn read_messages(events: &[Value]) -> Streamed {
         }
     }
     let last = events.last().unwrap()["type"].as_str().unwrap();
-    assert_eq!(last, if error.is_some() { "error" } else { "message_stop" });
-    Streamed { response: message, error }
+    assert_eq!(
+        last,
+        if error.is_some() {
+            "error"
+        } else {
+            "message_stop"
+        }
+    );
+    Streamed {
+        response: message,
+        error,
+    }
 }

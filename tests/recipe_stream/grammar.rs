@@ -490,7 +490,9 @@ fn no_byte_of_an_opener_leaks_wherever_it_is_split() {
 #[test]
 fn stop_sequences_leave_the_markup_of_calls_alone() {
     const TEXT: &str = "Now\n\n<D: calls>\n<D: invoke name=\"f\">\n</D: invoke>\n</D: calls>";
-    for stop in ["call", "calls>", " calls", "invoke", "name", "\">\n", ">\n<"] {
+    for stop in [
+        "call", "calls>", " calls", "invoke", "name", "\">\n", ">\n<",
+    ] {
         let mut options = options();
         options.parsing.stop_sequences = vec![stop.into()];
         let seen = read_all_ways(&options, TEXT, Finish::Stop);
