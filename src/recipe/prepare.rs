@@ -202,7 +202,8 @@ impl Recipe {
             converted.inference.max_tokens,
             positions(&tokens, &images),
             self.max_context,
-        )?;
+        )
+        .map_err(|error| of_turns(error, protocol))?;
         Ok(Prepared {
             protocol,
             model: body.model().to_owned(),
@@ -291,6 +292,7 @@ impl Prepared {
             self.prompt_tokens(),
             self.context_limit.min(context),
         )
+        .map_err(|error| of_turns(error, self.protocol))
     }
 
     /// Special ranges of the prompt, as bytes.
@@ -302,6 +304,14 @@ impl Prepared {
     pub fn options_json(&self) -> String {
         super::describe::prepared(self).to_string()
     }
+}
+
+/// A refusal of the budget names the turns as the request does.
+fn of_turns(mut error: Error, protocol: Protocol) -> Error {
+    if protocol == Protocol::Responses && error.param == "messages" {
+        error.param = "input".to_owned();
+    }
+    error
 }
 
 /// Positions of an input. An image whose size is not known counts as the one id it has.

@@ -428,6 +428,8 @@ fn the_token_limit_cuts_without_leaking_markup() {
     for (cut, expected) in [
         ("<D:", None),
         ("<D: tool_c", None),
+        ("<D:tool_calls>\n<", None),
+        ("<D:tool_calls>\n</", None),
         ("<D:tool_calls>\n<D:invoke na", None),
         ("<D:invoke name=\"f", None),
         ("<D:invoke name=\"f\"", Some("")),
@@ -483,6 +485,29 @@ fn no_byte_of_an_opener_leaks_wherever_it_is_split() {
             "{at}"
         );
     }
+}
+
+#[test]
+fn stop_sequences_leave_the_markup_of_calls_alone() {
+    const TEXT: &str = "Now\n\n<D: calls>\n<D: invoke name=\"f\">\n</D: invoke>\n</D: calls>";
+    for stop in [
+        "call", "calls>", " calls", "invoke", "name", "\">\n", ">\n<",
+    ] {
+        let mut options = options();
+        options.parsing.stop_sequences = vec![stop.into()];
+        let seen = read_all_ways(&options, TEXT, Finish::Stop);
+        assert_eq!(seen.content, "Now", "{stop}");
+        assert_eq!(seen.calls, [call("f", "{}")], "{stop}");
+        assert_eq!(seen.finish.as_deref(), Some("tool_calls"), "{stop}");
+        // The same words, where they are none of a tag.
+        let seen = read_all_ways(&options, &format!("a <D: b {stop} c"), Finish::Stop);
+        assert_eq!(seen.content, dsml("a <D: b "), "{stop}");
+    }
+    // What ends before the marker does comes first.
+    let mut options = options();
+    options.parsing.stop_sequences = vec!["\n<".into()];
+    let seen = read_all_ways(&options, TEXT, Finish::Stop);
+    assert_eq!((seen.content.as_str(), seen.calls.len()), ("Now\n", 0));
 }
 
 #[test]

@@ -285,7 +285,8 @@ impl Robust {
                     return Wait(Stage::Block(block));
                 }
                 Err(end) => {
-                    let inside_end = cut_tag(input.held, block.cursor).unwrap_or(end);
+                    // Tags are what a block is made of: here one that was cut at once is one, too.
+                    let inside_end = cut_tag(input.held, block.cursor, true).unwrap_or(end);
                     return self.close_block(block, inside_end, end, input);
                 }
             };
@@ -687,7 +688,7 @@ impl Robust {
 
     /// Where the output ends, but for a closing tag that was cut (R14).
     fn without_cut_close(&self, cursor: u64, input: &mut Input<'_>) -> u64 {
-        match cut_tag(input.held, cursor) {
+        match cut_tag(input.held, cursor, false) {
             Some(at) if input.held.slice(at, input.held.end()).starts_with("</") => {
                 input.sink.recover("R14", at);
                 at
@@ -769,15 +770,15 @@ fn note_opener(tag: &Tag, sink: &mut Sink) {
     }
 }
 
-/// Where a tag begins that the end of the output cut behind the first part of its marker.
-fn cut_tag(held: &Held, cursor: u64) -> Option<u64> {
+/// Where a tag begins that the end of the output cut behind the first part of its marker; with `bare` also before it.
+fn cut_tag(held: &Held, cursor: u64, bare: bool) -> Option<u64> {
     let text = held.slice(cursor.max(held.base()), held.end());
     let at = text.rfind('<')?;
     let tail = text[at + 1..].strip_prefix('/').unwrap_or(&text[at + 1..]);
     // Longer than any marker with its word: text that merely begins like one.
     let marker =
         tail.starts_with(['｜', '|', '‖']) && tail.len() < 64 && !tail.contains(['>', '\n']);
-    marker.then(|| cursor.max(held.base()) + at as u64)
+    (marker || bare && tail.is_empty()).then(|| cursor.max(held.base()) + at as u64)
 }
 
 fn trim(text: &str) -> &str {

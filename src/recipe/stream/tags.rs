@@ -313,6 +313,25 @@ impl Markup {
         Look::No
     }
 
+    /// Where the marker of a tag at `start` ends, whatever follows, if all of it is there.
+    pub(super) fn marker_end(&self, held: &Held, start: u64) -> Option<u64> {
+        let Look::Yes(mut at) = plain(held, start, "<") else {
+            return None;
+        };
+        if let Look::Yes(next) = plain(held, at, "/") {
+            at = next;
+        }
+        match self.marker(held, at, false) {
+            Look::Yes(marker) => Some(marker.end),
+            // Bars may yet come behind it.
+            Look::Partial => match special(held, at, Mark::Dsml, &self.dsml) {
+                Look::Yes(end) => Some(end),
+                Look::Partial | Look::No => None,
+            },
+            Look::No => None,
+        }
+    }
+
     /// Whether the text ends at a complete marker and the start of a word that opens calls: a tag that
     /// the token limit cut.
     pub(super) fn is_cut_opener(&self, held: &Held, start: u64) -> bool {

@@ -119,9 +119,16 @@ impl Text {
                 return exit;
             }
             let found = self.find(rules, held, end);
+            // What ends first counts, and a tag counts from its marker on: nothing behind it, not the rest of the tag
+            // either, is content that a sequence could stop.
+            let marker_end = |at, otherwise| {
+                let marker = rules.markup.marker_end(held, at);
+                marker.filter(|_| !rules.strict).unwrap_or(otherwise)
+            };
             let limit = match found {
-                Found::Nothing | Found::Partial(_) => held.end(),
-                Found::Tag(tag) => tag.end,
+                Found::Nothing => held.end(),
+                Found::Partial(at) => marker_end(at, held.end()),
+                Found::Tag(tag) => marker_end(tag.start, tag.end),
                 Found::Document { end, .. } | Found::Close { end, .. } => end,
             };
             if let Some(exit) = self.check_stops(rules, stops, held, sink, limit) {
