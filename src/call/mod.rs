@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod constraint;
 mod contain;
 mod error;
 #[cfg(feature = "fault-injection")]

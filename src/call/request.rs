@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use super::constraint;
 use super::error::Error;
+use crate::engine::constraint::Constraint;
 use crate::engine::request::{Logprobs, Request, Sampling};
-use crate::recipe::conversation::InputMessage;
-use crate::recipe::{self, OutputConstraint, Prepared, Protocol, Stage};
+use crate::recipe::{self, Prepared, Stage};
 
 /// What a host wants of the engine. `Default` is "as prepared, else the model's default".
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,6 +46,8 @@ pub struct Submit {
     pub stop_tokens: Vec<u32>,
     /// Go on after the end tokens.
     pub ignore_eos: bool,
+    /// Replaces the prepared one.
+    pub constraint: Option<Constraint>,
 }
 
 /// The request for bare token ids.
@@ -69,12 +72,12 @@ pub fn of_tokens(prompt: Vec<u32>, submit: Submit) -> Request {
         max_unread_tokens: submit.max_unread_tokens,
         explicit_ack: submit.explicit_ack,
         no_cache: submit.no_cache,
+        constraint: submit.constraint,
         tag: submit.tag,
     }
 }
 
-/// The request for a prepared one. Refused without a tokenizer, with images that are not there yet, and
-/// under a constraint, which the engine does not keep yet. `context` is the engine's: what a request does
+/// The request for a prepared one. Refused without a tokenizer, and with images that are not there yet. `context` is the engine's: what a request does
 /// not say about its length is what there is room for.
 pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<Request, Error> {
     let refuse = |stage, param: &str, message: &str| {
@@ -91,13 +94,10 @@ pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<
     if pending > 0 {
         return refuse(Stage::State, "", &format!("{pending} images are pending"));
     }
-    if let Some(param) = needs_constraint(prepared) {
-        return refuse(
-            Stage::Unsupported,
-            param,
-            "output constraints are not in this build",
-        );
-    }
+    let constraint = match submit.constraint {
+        Some(constraint) => Some(constraint),
+        None => constraint::of_prepared(prepared)?,
+    };
     let wishes = &prepared.inference;
     let logprobs = match wishes.top_logprobs {
         Some(top) if top > 0 && wishes.logprobs => Logprobs::Top(u32::from(top)),
@@ -114,38 +114,10 @@ pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<
         top_p: submit.top_p.or(Some(wishes.top_p)),
         seed: submit.seed.or(wishes.seed),
         logprobs: submit.logprobs.or(Some(logprobs)),
+        constraint,
         ..submit
     };
     Ok(of_tokens(prepared.tokens.clone(), submit))
-}
-
-/// The request's wish that only a constraint can keep, if it has one. Tools that the model may call, and
-/// that are not strict, need none: the model was trained to call them, and the parser mends its mistakes.
-fn needs_constraint(prepared: &Prepared) -> Option<&'static str> {
-    let constraint = prepared.inference.output_constraint.as_ref()?;
-    match constraint {
-        OutputConstraint::ToolCalls { required: false } => {
-            let introduced = prepared
-                .conversation
-                .messages
-                .iter()
-                .filter_map(|message| match message {
-                    InputMessage::System { tools, .. } => tools.as_ref(),
-                    _ => None,
-                })
-                .flatten();
-            let mut tools = prepared.conversation.tools.iter().chain(introduced);
-            tools
-                .any(|tool| tool.strict == Some(true))
-                .then_some("tools")
-        }
-        OutputConstraint::ToolCalls { required: true } => Some("tool_choice"),
-        OutputConstraint::Json(_) | OutputConstraint::Regex(_) => Some(match prepared.protocol {
-            Protocol::Responses => "text.format",
-            Protocol::Messages => "output_config.format",
-            Protocol::ChatCompletions | Protocol::Conversation => "response_format",
-        }),
-    }
 }
 
 /// Images of the input whose bytes are not there: all of them, until they can be resolved. A size that is known

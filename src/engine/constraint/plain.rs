@@ -1,0 +1,1 @@
+//! The slow matcher that tests trust.
