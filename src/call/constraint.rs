@@ -6,25 +6,86 @@
 use std::sync::Arc;
 
 use super::error::Error;
+use super::request::ConstraintStart;
 use crate::engine::constraint::{
     Constraint, Markup, Opening, Rules, Spec, Start, TokenTable, Tool, ToolCalls,
 };
+use crate::engine::{self, Code};
 use crate::recipe::conversation::{InputMessage, ToolDefinition};
 use crate::recipe::encoding::{Encoding, SpecialToken};
 use crate::recipe::options::ThinkingStage;
 use crate::recipe::tokenizer::Tokenizer;
 use crate::recipe::{self, OutputConstraint, Prepared, Protocol, Stage};
 
-/// The request's constraint, if it has one that the engine must keep. Tools that the model may call, and that are
-/// not strict, need none: the model was trained to call them, and the parser mends its mistakes.
-pub(super) fn of_prepared(prepared: &Prepared) -> Result<Option<Constraint>, Error> {
-    let Some(wanted) = &prepared.inference.output_constraint else {
-        return Ok(None);
+/// The constraint of bare token ids.
+pub(super) fn of_tokens(
+    rules: Option<Rules>,
+    start: Option<&ConstraintStart>,
+) -> Result<Option<Constraint>, Error> {
+    let Some(rules) = rules else {
+        return unused(start);
     };
+    let start = match start {
+        None | Some(ConstraintStart::AtOnce) => Start::AtOnce,
+        Some(ConstraintStart::After { trigger, bound }) => after(trigger, *bound),
+        Some(ConstraintStart::AfterThinking) => {
+            return Err(invalid(
+                "what ends the reasoning is not known of bare token ids: use \"trigger\"",
+            ));
+        }
+    };
+    Ok(Some(Constraint {
+        start,
+        ..Constraint::new(rules)
+    }))
+}
+
+/// The constraint of a prepared request, `rules` in place of its own, if it has one that the engine must keep.
+/// Tools that the model may call, and that are not strict, need none: the model was trained to call them, and the
+/// parser mends its mistakes.
+pub(super) fn of_prepared(
+    prepared: &Prepared,
+    rules: Option<Rules>,
+    start: Option<&ConstraintStart>,
+) -> Result<Option<Constraint>, Error> {
     let Some(tokenizer) = prepared.tokenizer.as_deref() else {
-        return Ok(None);
+        return of_tokens(rules, start);
     };
-    let param = param(prepared, wanted);
+    let constraint = match (rules, &prepared.inference.output_constraint) {
+        (Some(rules), _) => Some(Constraint::new(rules)),
+        (None, Some(wanted)) => of_wish(prepared, wanted, tokenizer)?,
+        (None, None) => None,
+    };
+    let Some(constraint) = constraint else {
+        return unused(start);
+    };
+    let thinks = match prepared.parsing.thinking_initial_stage {
+        // The prompt has opened the block, whatever comes after it.
+        _ if prepared.parsing.starts_in_tool_calls => false,
+        Some(ThinkingStage::ReasoningStart | ThinkingStage::ReasoningContinuation) => true,
+        Some(ThinkingStage::ContentContinuation) | None => false,
+    };
+    let start = match start {
+        Some(ConstraintStart::AtOnce) => Start::AtOnce,
+        Some(ConstraintStart::After { trigger, bound }) => after(trigger, *bound),
+        None | Some(ConstraintStart::AfterThinking) if thinks => after(
+            &[token(prepared, tokenizer, SpecialToken::ThinkingEnd)?],
+            None,
+        ),
+        None | Some(ConstraintStart::AfterThinking) => Start::AtOnce,
+    };
+    Ok(Some(Constraint {
+        start,
+        ..constraint
+    }))
+}
+
+/// What the request itself asks for, from the first token on.
+fn of_wish(
+    prepared: &Prepared,
+    wanted: &OutputConstraint,
+    tokenizer: &Tokenizer,
+) -> Result<Option<Constraint>, Error> {
     let mut reserved = Vec::new();
     let spec = match wanted {
         OutputConstraint::Json(None) => Spec::JsonObject,
@@ -36,6 +97,7 @@ pub(super) fn of_prepared(prepared: &Prepared) -> Result<Option<Constraint>, Err
                 return Ok(None);
             }
             let marker = token(prepared, tokenizer, SpecialToken::Dsml)?;
+            // A call inside the reasoning would be none of the grammar's.
             reserved.push(marker);
             Spec::ToolCalls(ToolCalls {
                 tools: tools.into_iter().map(tool).collect(),
@@ -50,29 +112,38 @@ pub(super) fn of_prepared(prepared: &Prepared) -> Result<Option<Constraint>, Err
             })
         }
     };
-    let thinks = match prepared.parsing.thinking_initial_stage {
-        // The prompt has opened the block, whatever comes after it.
-        _ if prepared.parsing.starts_in_tool_calls => false,
-        Some(ThinkingStage::ReasoningStart | ThinkingStage::ReasoningContinuation) => true,
-        Some(ThinkingStage::ContentContinuation) | None => false,
-    };
-    let start = if thinks {
-        Start::After {
-            trigger: vec![token(prepared, tokenizer, SpecialToken::ThinkingEnd)?],
-            bound: None,
-        }
-    } else {
-        Start::AtOnce
+    let rules = Rules::Source {
+        spec: Arc::new(spec),
+        table: table(tokenizer)?,
     };
     Ok(Some(Constraint {
-        grammar: Rules::Source {
-            spec: Arc::new(spec),
-            table: table(tokenizer)?,
-        },
-        start,
         reserved,
-        param,
+        param: param(prepared, wanted),
+        ..Constraint::new(rules)
     }))
+}
+
+/// A start without a constraint is a mistake, for it would do nothing.
+fn unused(start: Option<&ConstraintStart>) -> Result<Option<Constraint>, Error> {
+    match start {
+        None => Ok(None),
+        Some(_) => Err(invalid("there is no constraint that could start")),
+    }
+}
+
+fn invalid(message: &str) -> Error {
+    Error::engine(engine::Error::new(
+        Code::InvalidParam,
+        "constraint_start",
+        message,
+    ))
+}
+
+fn after(trigger: &[u32], bound: Option<u32>) -> Start {
+    Start::After {
+        trigger: trigger.to_vec(),
+        bound,
+    }
 }
 
 /// The vocabulary of a tokenizer.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::constraint;
 use super::error::Error;
-use crate::engine::constraint::Constraint;
+use crate::engine::constraint::{Constraint, Rules};
 use crate::engine::request::{Logprobs, Request, Sampling};
 use crate::recipe::{self, Prepared, Stage};
 
@@ -46,12 +46,35 @@ pub struct Submit {
     pub stop_tokens: Vec<u32>,
     /// Go on after the end tokens.
     pub ignore_eos: bool,
-    /// Replaces the prepared one.
-    pub constraint: Option<Constraint>,
+    /// Replaces the prepared constraint.
+    pub rules: Option<Rules>,
+    /// Where the constraint starts; `None`: behind the reasoning, if there is any.
+    pub constraint_start: Option<ConstraintStart>,
 }
 
-/// The request for bare token ids.
-pub fn of_tokens(prompt: Vec<u32>, submit: Submit) -> Request {
+/// Where a host wants a constraint to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConstraintStart {
+    /// With the first token.
+    AtOnce,
+    /// Behind the reasoning.
+    AfterThinking,
+    /// Behind these ids; once `bound` appears the rest of them is forced.
+    After {
+        /// At least one id.
+        trigger: Vec<u32>,
+        /// Ends the free text.
+        bound: Option<u32>,
+    },
+}
+
+/// The request for bare token ids. Refused where a constraint starts behind a reasoning that nothing is known of.
+pub fn of_tokens(prompt: Vec<u32>, submit: Submit) -> Result<Request, Error> {
+    let constraint = constraint::of_tokens(submit.rules.clone(), submit.constraint_start.as_ref())?;
+    Ok(of_both(prompt, constraint, submit))
+}
+
+fn of_both(prompt: Vec<u32>, constraint: Option<Constraint>, submit: Submit) -> Request {
     Request {
         prompt,
         max_tokens: submit.max_tokens,
@@ -72,7 +95,7 @@ pub fn of_tokens(prompt: Vec<u32>, submit: Submit) -> Request {
         max_unread_tokens: submit.max_unread_tokens,
         explicit_ack: submit.explicit_ack,
         no_cache: submit.no_cache,
-        constraint: submit.constraint,
+        constraint,
         tag: submit.tag,
     }
 }
@@ -94,10 +117,8 @@ pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<
     if pending > 0 {
         return refuse(Stage::State, "", &format!("{pending} images are pending"));
     }
-    let constraint = match submit.constraint {
-        Some(constraint) => Some(constraint),
-        None => constraint::of_prepared(prepared)?,
-    };
+    let start = submit.constraint_start.as_ref();
+    let constraint = constraint::of_prepared(prepared, submit.rules.clone(), start)?;
     let wishes = &prepared.inference;
     let logprobs = match wishes.top_logprobs {
         Some(top) if top > 0 && wishes.logprobs => Logprobs::Top(u32::from(top)),
@@ -114,10 +135,9 @@ pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<
         top_p: submit.top_p.or(Some(wishes.top_p)),
         seed: submit.seed.or(wishes.seed),
         logprobs: submit.logprobs.or(Some(logprobs)),
-        constraint,
         ..submit
     };
-    Ok(of_tokens(prepared.tokens.clone(), submit))
+    Ok(of_both(prepared.tokens.clone(), constraint, submit))
 }
 
 /// Images of the input whose bytes are not there: all of them, until they can be resolved. A size that is known

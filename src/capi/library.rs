@@ -28,7 +28,7 @@ const BUILD_INFO: &CStr = match CStr::from_bytes_with_nul(
         env!("FATHOM_BUILD_TARGET"),
         "\",\"profile\":\"",
         env!("FATHOM_BUILD_PROFILE"),
-        "\",\"features\":[],\"missing\":[\"cuda\",\"constraint\",\"images\",\"fetch\",",
+        "\",\"features\":[],\"missing\":[\"cuda\",\"images\",\"fetch\",",
         "\"openmetrics\",\"profile\"],\"gpu_targets\":[],\"environment\":[]}\0"
     )
     .as_bytes(),

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use super::constraint::{Cache, Compiled, Found, Grammar, Limits, Ruled, Rules, Spec, TokenTable};
 use super::core::{Command, Compiling, Core, Submission};
-use super::error::{Code, Error};
 use super::pool::Todo;
 use super::request::Failure;
 use super::sequence::earliest;
@@ -136,13 +135,4 @@ fn compiling(submission: &Submission, timeout: Duration) -> Compiling {
         first_token: at(request.deadline_first_token),
         total: earliest([at(request.deadline), submission.deadline]),
     }
-}
-
-/// What the end of a request says whose grammar took too long.
-pub(super) fn timed_out(timeout: Duration) -> Error {
-    let message = format!(
-        "the constraint was not compiled within {} ms",
-        timeout.as_millis()
-    );
-    Error::new(Code::ConstraintTimeout, "constraint", message)
 }

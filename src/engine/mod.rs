@@ -74,9 +74,6 @@ struct Threads {
     compile: Pool<grammars::Job>,
 }
 
-/// Grammars are compiled by functions that call themselves, as deep as the rules of a grammar refer to each other.
-const GRAMMAR_STACK: usize = 64 << 20;
-
 impl Engine {
     /// Loads a model. `progress` gets a fraction and a phase at most ten times a second; `false` aborts
     /// with [`Code::Cancelled`]. Blocks.
@@ -393,7 +390,7 @@ fn start_pools(
     let compile = Pool::start(
         "fathom-grammar",
         config.grammar_threads,
-        GRAMMAR_STACK,
+        constraint::STACK,
         to_compile,
         move |job| rules.run(&shared, &job),
     )?;

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use super::constraint::timed_out;
 use super::core::{Command, Compiling, Core, shutting_down};
 use super::delivery::{Cancel, Delivery, End};
 use super::error::{Code, Error};
-use super::grammars::timed_out;
 use super::kv::{Blocks, SlotId, Slots};
 use super::metrics::count;
 use super::model::{LogitRows, Model, StepSequence};

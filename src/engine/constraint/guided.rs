@@ -45,7 +45,7 @@ impl Grammar {
     ) -> Result<Self, Error> {
         let built = catch_unwind(AssertUnwindSafe(|| parser(source, table, limits)));
         let parser = built
-            .unwrap_or_else(|_| Err("the compiler gave up on it".to_owned()))
+            .unwrap_or_else(|_| Err("it is too large".to_owned()))
             .map_err(|reason| invalid(&reason))?;
         let grammar = Self {
             parser,
@@ -75,6 +75,21 @@ impl Grammar {
             parser: self.parser.deep_clone(),
             is_spoiled: Arc::default(),
             ..self.matcher()
+        }
+    }
+
+    /// Whether a finished text satisfies it; else at which byte it fails. A text that ends early fails at its end.
+    pub fn check(&self, text: &str) -> Result<(), usize> {
+        let tree = self.table.environment.tok_trie();
+        let mut matcher = self.separate_matcher();
+        for (at, byte) in text.bytes().enumerate() {
+            let token = tree.token_id(&[byte]).ok_or(at)?;
+            matcher.accept(token).map_err(|_| at)?;
+        }
+        if matcher.is_complete() {
+            Ok(())
+        } else {
+            Err(text.len())
         }
     }
 

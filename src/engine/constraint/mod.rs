@@ -22,7 +22,8 @@ mod table;
 mod tag;
 mod tools;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 pub use guided::{Grammar, Guided};
 pub use spec::Spec;
@@ -34,6 +35,7 @@ pub(crate) use guide::{Guide, Ruled, Step};
 pub(crate) use spec::Source;
 
 use super::error::{Code, Error};
+use super::sync;
 
 /// Says what may come next in one text. State is a function of the accepted tokens.
 pub trait Matcher: Send {
@@ -100,7 +102,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            source: 1 << 20,
+            source: 1 << 19,
             symbols: 500_000,
             fuel: 5_000_000,
         }
@@ -108,7 +110,7 @@ impl Default for Limits {
 }
 
 /// A request's constraint.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Constraint {
     /// What holds.
     pub grammar: Rules,
@@ -161,18 +163,47 @@ pub enum Start {
     },
 }
 
-impl PartialEq for Constraint {
+impl PartialEq for Rules {
     /// Compiled grammars are equal when they are the same.
     fn eq(&self, other: &Self) -> bool {
-        let same = match (&self.grammar, &other.grammar) {
-            (Rules::Compiled(a), Rules::Compiled(b)) => Arc::ptr_eq(a, b),
-            (Rules::Source { spec: a, table: s }, Rules::Source { spec: b, table: t }) => {
+        match (self, other) {
+            (Self::Compiled(a), Self::Compiled(b)) => Arc::ptr_eq(a, b),
+            (Self::Source { spec: a, table: s }, Self::Source { spec: b, table: t }) => {
                 a == b && s.digest() == t.digest()
             }
-            _ => false,
-        };
-        same && self.start == other.start
-            && self.reserved == other.reserved
-            && self.param == other.param
+            (Self::Compiled(_) | Self::Source { .. }, _) => false,
+        }
     }
+}
+
+/// How long [`compile`] waits.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Compiles within the default limits, on a thread of its own. Blocks.
+pub fn compile(spec: Spec, table: Arc<TokenTable>) -> Result<Arc<Grammar>, Error> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let body = move || {
+        // Nobody listens any more after the time is up.
+        let _ = sender.send(cache::compile(&spec, &table, &Limits::default()));
+    };
+    sync::spawn_with_stack("fathom-grammar", STACK, body)?;
+    receiver.recv_timeout(PATIENCE).unwrap_or_else(|reason| {
+        Err(match reason {
+            mpsc::RecvTimeoutError::Timeout => timed_out(PATIENCE),
+            mpsc::RecvTimeoutError::Disconnected => Fault::Broken.into_error(),
+        })
+    })
+}
+
+/// Grammars are compiled by functions that call themselves, as deep as the rules of a grammar refer to each other.
+/// Memory is used as far as they ever go.
+pub(super) const STACK: usize = 64 << 20;
+
+/// What an error says when compiling took too long.
+pub(super) fn timed_out(limit: Duration) -> Error {
+    let message = format!(
+        "the constraint was not compiled within {} ms",
+        limit.as_millis()
+    );
+    Error::new(Code::ConstraintTimeout, "constraint", message)
 }

@@ -54,6 +54,10 @@ pub(super) const JSON_SPACE: &str = r"[ \t]{1,4}|\r?\n[ \t]{0,64}";
 const NESTING: usize = 200;
 /// Rules of a grammar: its compiler recurses from rule to rule.
 const RULES: usize = 2000;
+/// Properties of one object: compiling takes time with their square, a tenth of a second for so many.
+const PROPERTIES: usize = 1000;
+/// The largest `multipleOf`, its decimal point left out: its automaton has about so many states.
+const MULTIPLE: u64 = 1000;
 
 impl Spec {
     /// Bytes of its text.
@@ -84,7 +88,10 @@ impl Spec {
                 let value: Value = serde_json::from_str(text)
                     .map_err(|error| refuse(format!("the schema is not JSON: {error}")))?;
                 match value {
-                    Value::Object(_) | Value::Bool(_) => Ok(schema(value)),
+                    Value::Object(_) | Value::Bool(_) => {
+                        check_schema(&value)?;
+                        Ok(schema(value))
+                    }
                     _ => Err(refuse("a schema is an object, true or false".to_owned())),
                 }
             }
@@ -125,6 +132,34 @@ pub(super) fn with_layout(value: Value) -> Value {
 
 fn schema(value: Value) -> Source {
     Source::Schema(with_layout(value))
+}
+
+/// Bounds what compiling a schema costs beyond its length. Recursion is bounded by the JSON reader.
+pub(super) fn check_schema(schema: &Value) -> Result<(), Error> {
+    match schema {
+        Value::Array(items) => items.iter().try_for_each(check_schema),
+        Value::Object(object) => {
+            if let Some(Value::Object(properties)) = object.get("properties")
+                && properties.len() > PROPERTIES
+            {
+                return Err(refuse(format!(
+                    "an object of the schema has more than {PROPERTIES} properties"
+                )));
+            }
+            if let Some(Value::Number(number)) = object.get("multipleOf") {
+                let text = number.to_string();
+                let digits = text.split(['e', 'E']).next().unwrap_or_default();
+                let digits = digits.replace('.', "");
+                if digits.parse().is_ok_and(|digits: u64| digits > MULTIPLE) {
+                    return Err(refuse(format!(
+                        "\"multipleOf\" is {text}, more than the limit of {MULTIPLE}"
+                    )));
+                }
+            }
+            object.values().try_for_each(check_schema)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// An expression as it stands between slashes.
@@ -185,6 +220,11 @@ fn check_lark(text: &str) -> Result<(), Error> {
 mod tests {
     use super::*;
 
+    fn wide(count: usize) -> String {
+        let names: Map<String, Value> = (0..count).map(|n| (n.to_string(), json!({}))).collect();
+        json!({ "properties": names }).to_string()
+    }
+
     fn refused(spec: &Spec) -> String {
         let error = spec.source(&Limits::default()).unwrap_err();
         assert_eq!(error.code, Code::InvalidConstraint);
@@ -199,12 +239,17 @@ mod tests {
                 Spec::JsonSchema("[]".to_owned()),
                 "an object, true or false",
             ),
+            (Spec::JsonSchema(wide(1001)), "1000 properties"),
+            (
+                Spec::JsonSchema(r#"{"items":{"multipleOf":10.01}}"#.to_owned()),
+                "limit of 1000",
+            ),
             (Spec::Choice("{}".to_owned()), "array of strings"),
             (Spec::Choice("[]".to_owned()), "no strings"),
             (Spec::Choice(r#"["a",""]"#.to_owned()), "string 1"),
             (Spec::Lark("(".repeat(300)), "200 levels"),
             (Spec::Lark("a: b\n".repeat(2001)), "2000 rules"),
-            (Spec::Regex("x".repeat((1 << 20) + 1)), "limit of 1048576"),
+            (Spec::Regex("x".repeat((1 << 19) + 1)), "limit of 524288"),
         ] {
             let message = refused(&spec);
             assert!(message.contains(reason), "{message}");

@@ -11,7 +11,7 @@ use std::fmt::Write;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::spec::{lark_regex, lark_string, refuse, with_layout};
+use super::spec::{check_schema, lark_regex, lark_string, refuse, with_layout};
 use crate::engine::error::Error;
 
 #[derive(Deserialize)]
@@ -54,6 +54,7 @@ pub(super) fn to_lark(text: &str) -> Result<String, Error> {
                 "structure {at} begins with none of the triggers"
             )));
         };
+        check_schema(&structure.schema)?;
         let rest = &structure.begin[tags.triggers[first].len()..];
         let mut tail = String::new();
         for part in [rest, "\u{0}", structure.end.as_str()] {

@@ -14,7 +14,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::spec::{JSON_SPACE, lark_string, refuse};
+use super::spec::{JSON_SPACE, check_schema, lark_string, refuse};
 use crate::engine::error::Error;
 
 /// See the module.
@@ -69,8 +69,10 @@ pub enum Opening {
 
 /// Steps that the search for a type follows references and alternatives.
 const HOPS: usize = 8;
-/// The most text that the grammar of all tools may have.
-const MOST: usize = 8 << 20;
+/// The most text that the grammar of all tools may have: definitions are repeated with each parameter.
+const MOST: usize = 4 << 20;
+/// Tools and parameters together; the compiled grammar counts its symbols in 16 bits.
+const RULES: usize = 8000;
 
 impl ToolCalls {
     /// Bytes of names and schemas.
@@ -116,6 +118,11 @@ impl ToolCalls {
         };
         for (at, tool) in self.tools.iter().enumerate() {
             writer.tool(at, tool)?;
+            if at + writer.parameters > RULES {
+                return Err(refuse(format!(
+                    "there are more than {RULES} tools and parameters"
+                )));
+            }
             if writer.out.len() > MOST {
                 return Err(refuse(format!(
                     "the tools make a grammar of more than {MOST} bytes"
@@ -163,6 +170,7 @@ impl Writer<'_> {
                 }
                 continue;
             }
+            check_schema(property)?;
             self.parameter(&lark_string(name), property, &schema, tool.strict);
             optional.push(!is_required);
         }
