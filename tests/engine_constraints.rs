@@ -15,6 +15,8 @@ mod failures;
 mod protocols;
 #[path = "engine_constraints/schemas.rs"]
 mod schemas;
+#[path = "engine_constraints/tools.rs"]
+mod tools;
 #[path = "engine_constraints/twins.rs"]
 mod twins;
 #[path = "engine_constraints/world.rs"]
