@@ -1256,8 +1256,9 @@ FATHOM_API void fathom_tokenizer_free(fathom_tokenizer *t);
 #define FATHOM_CONSTRAINT_STRUCTURAL_TAG 7
 
 /*
- * Compiles a constraint of FATHOM_CONSTRAINT_* for a tokenizer. Blocks while compiling. Free with
- * fathom_constraint_free. Any thread. This build answers FATHOM_ERR_UNSUPPORTED.
+ * Compiles a constraint of FATHOM_CONSTRAINT_* for a tokenizer, within the default limits. `spec` is absent for
+ * FATHOM_CONSTRAINT_JSON_OBJECT. Blocks while compiling, at most 10 seconds. Free with fathom_constraint_free. Any
+ * thread. FATHOM_ERR_CONSTRAINT says what cannot be compiled, or which limit was exceeded.
  */
 FATHOM_API
 FATHOM_NODISCARD
@@ -1269,8 +1270,8 @@ fathom_status fathom_constraint_new(const fathom_tokenizer *t,
                                     fathom_error **err);
 
 /*
- * Whether a finished text satisfies the constraint: FATHOM_OK, or FATHOM_ERR_CONSTRAINT. Never blocks, any thread.
- * This build answers FATHOM_ERR_UNSUPPORTED.
+ * Whether a finished text satisfies the constraint: FATHOM_OK, or FATHOM_ERR_CONSTRAINT with the byte at which it
+ * fails. Takes microseconds a byte; never waits, any thread.
  */
 FATHOM_API
 fathom_status fathom_constraint_check(const fathom_constraint *c,

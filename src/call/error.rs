@@ -109,6 +109,7 @@ pub fn http_of_code(code: Code) -> u16 {
         Code::InvalidParam
         | Code::InvalidPrompt
         | Code::InvalidConstraint
+        | Code::ConstraintTimeout
         | Code::Unsupported
         | Code::ContextExceeded
         | Code::NeverFits => 400,

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod adapter;
+mod constraint;
 mod contain;
 mod error;
 #[cfg(feature = "fault-injection")]
@@ -20,7 +21,7 @@ use std::sync::Arc;
 pub use adapter::{Answer, Reader};
 pub use contain::{Panicked, contain, is_contained, note_panic};
 pub use error::{Cause, Error, ErrorStyle, http_of_cause, http_of_code, http_of_stage};
-pub use request::Submit;
+pub use request::{ConstraintStart, Submit};
 
 use crate::engine::request::{Adapter, Failure};
 use crate::engine::{Engine, Prepared, Queue, RequestId};

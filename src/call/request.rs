@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
+use super::constraint;
 use super::error::Error;
+use crate::engine::constraint::{Constraint, Rules};
 use crate::engine::request::{Logprobs, Request, Sampling};
-use crate::recipe::conversation::InputMessage;
-use crate::recipe::{self, OutputConstraint, Prepared, Protocol, Stage};
+use crate::recipe::{self, Prepared, Stage};
 
 /// What a host wants of the engine. `Default` is "as prepared, else the model's default".
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,10 +46,35 @@ pub struct Submit {
     pub stop_tokens: Vec<u32>,
     /// Go on after the end tokens.
     pub ignore_eos: bool,
+    /// Replaces the prepared constraint.
+    pub rules: Option<Rules>,
+    /// Where the constraint starts; `None`: behind the reasoning, if there is any.
+    pub constraint_start: Option<ConstraintStart>,
 }
 
-/// The request for bare token ids.
-pub fn of_tokens(prompt: Vec<u32>, submit: Submit) -> Request {
+/// Where a host wants a constraint to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConstraintStart {
+    /// With the first token.
+    AtOnce,
+    /// Behind the reasoning.
+    AfterThinking,
+    /// Behind these ids; once `bound` appears the rest of them is forced.
+    After {
+        /// At least one id.
+        trigger: Vec<u32>,
+        /// Ends the free text.
+        bound: Option<u32>,
+    },
+}
+
+/// The request for bare token ids. Refused where a constraint starts behind a reasoning that nothing is known of.
+pub fn of_tokens(prompt: Vec<u32>, submit: Submit) -> Result<Request, Error> {
+    let constraint = constraint::of_tokens(submit.rules.clone(), submit.constraint_start.as_ref())?;
+    Ok(of_both(prompt, constraint, submit))
+}
+
+fn of_both(prompt: Vec<u32>, constraint: Option<Constraint>, submit: Submit) -> Request {
     Request {
         prompt,
         max_tokens: submit.max_tokens,
@@ -69,12 +95,12 @@ pub fn of_tokens(prompt: Vec<u32>, submit: Submit) -> Request {
         max_unread_tokens: submit.max_unread_tokens,
         explicit_ack: submit.explicit_ack,
         no_cache: submit.no_cache,
+        constraint,
         tag: submit.tag,
     }
 }
 
-/// The request for a prepared one. Refused without a tokenizer, with images that are not there yet, and
-/// under a constraint, which the engine does not keep yet. `context` is the engine's: what a request does
+/// The request for a prepared one. Refused without a tokenizer, and with images that are not there yet. `context` is the engine's: what a request does
 /// not say about its length is what there is room for.
 pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<Request, Error> {
     let refuse = |stage, param: &str, message: &str| {
@@ -91,13 +117,8 @@ pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<
     if pending > 0 {
         return refuse(Stage::State, "", &format!("{pending} images are pending"));
     }
-    if let Some(param) = needs_constraint(prepared) {
-        return refuse(
-            Stage::Unsupported,
-            param,
-            "output constraints are not in this build",
-        );
-    }
+    let start = submit.constraint_start.as_ref();
+    let constraint = constraint::of_prepared(prepared, submit.rules.clone(), start)?;
     let wishes = &prepared.inference;
     let logprobs = match wishes.top_logprobs {
         Some(top) if top > 0 && wishes.logprobs => Logprobs::Top(u32::from(top)),
@@ -116,36 +137,7 @@ pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<
         logprobs: submit.logprobs.or(Some(logprobs)),
         ..submit
     };
-    Ok(of_tokens(prepared.tokens.clone(), submit))
-}
-
-/// The request's wish that only a constraint can keep, if it has one. Tools that the model may call, and
-/// that are not strict, need none: the model was trained to call them, and the parser mends its mistakes.
-fn needs_constraint(prepared: &Prepared) -> Option<&'static str> {
-    let constraint = prepared.inference.output_constraint.as_ref()?;
-    match constraint {
-        OutputConstraint::ToolCalls { required: false } => {
-            let introduced = prepared
-                .conversation
-                .messages
-                .iter()
-                .filter_map(|message| match message {
-                    InputMessage::System { tools, .. } => tools.as_ref(),
-                    _ => None,
-                })
-                .flatten();
-            let mut tools = prepared.conversation.tools.iter().chain(introduced);
-            tools
-                .any(|tool| tool.strict == Some(true))
-                .then_some("tools")
-        }
-        OutputConstraint::ToolCalls { required: true } => Some("tool_choice"),
-        OutputConstraint::Json(_) | OutputConstraint::Regex(_) => Some(match prepared.protocol {
-            Protocol::Responses => "text.format",
-            Protocol::Messages => "output_config.format",
-            Protocol::ChatCompletions | Protocol::Conversation => "response_format",
-        }),
-    }
+    Ok(of_both(prepared.tokens.clone(), constraint, submit))
 }
 
 /// Images of the input whose bytes are not there: all of them, until they can be resolved. A size that is known

@@ -1,13 +1,14 @@
-//! Constraints. This build checks its arguments and compiles none.
+//! Constraints.
 
-use std::convert::Infallible;
 use std::ffi::c_char;
+use std::sync::Arc;
 
 use super::boundary::{Out, guarded, quiet};
 use super::error::Failed;
 use super::handle::{self, handle};
 use super::input;
 use super::types::*;
+use crate::engine::constraint::{self, Grammar, Spec};
 
 /// Any JSON object.
 pub const FATHOM_CONSTRAINT_JSON_OBJECT: i32 = 1;
@@ -24,15 +25,11 @@ pub const FATHOM_CONSTRAINT_CHOICE: i32 = 6;
 /// JSON.
 pub const FATHOM_CONSTRAINT_STRUCTURAL_TAG: i32 = 7;
 
-// No constraint can be made, so there is no object either.
-handle!(fathom_constraint, 0x0A, Infallible);
+handle!(fathom_constraint, 0x0A, Arc<Grammar>);
 
-fn missing() -> Failed {
-    Failed::unsupported("", "constraints are not in this build")
-}
-
-/// Compiles a constraint of FATHOM_CONSTRAINT_* for a tokenizer. Blocks while compiling. Free with
-/// fathom_constraint_free. Any thread. This build answers FATHOM_ERR_UNSUPPORTED.
+/// Compiles a constraint of FATHOM_CONSTRAINT_* for a tokenizer, within the default limits. `spec` is absent for
+/// FATHOM_CONSTRAINT_JSON_OBJECT. Blocks while compiling, at most 10 seconds. Free with fathom_constraint_free. Any
+/// thread. FATHOM_ERR_CONSTRAINT says what cannot be compiled, or which limit was exceeded.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fathom_constraint_new(
@@ -44,23 +41,48 @@ pub unsafe extern "C" fn fathom_constraint_new(
     err: *mut *mut fathom_error,
 ) -> fathom_status {
     guarded(err, || {
-        Out::new(out, std::ptr::null_mut(), "out")?;
-        drop(handle::enter(t, "t")?);
+        let out = Out::new(out, std::ptr::null_mut(), "out")?;
+        let tokenizer = handle::enter(t, "t")?;
         if !(FATHOM_CONSTRAINT_JSON_OBJECT..=FATHOM_CONSTRAINT_STRUCTURAL_TAG).contains(&kind) {
             return Err(Failed::argument("kind", format!("unknown kind {kind}")));
         }
-        let spec = fathom_str {
+        let text = fathom_str {
             ptr: spec,
             len: spec_len,
         };
         // SAFETY: the caller's duty.
-        unsafe { input::optional(spec, "spec") }?;
-        Err(missing())
+        let text = unsafe { input::optional(text, "spec") }?;
+        let text = match (kind, text) {
+            (FATHOM_CONSTRAINT_JSON_OBJECT, None | Some("")) => String::new(),
+            (FATHOM_CONSTRAINT_JSON_OBJECT, Some(_)) => {
+                let message = "spec is given for a kind that takes none";
+                return Err(Failed::argument("spec", message));
+            }
+            (_, Some(text)) => text.to_owned(),
+            (_, None) => return Err(Failed::argument("spec", "spec is absent")),
+        };
+        let spec = match kind {
+            FATHOM_CONSTRAINT_JSON_OBJECT => Spec::JsonObject,
+            FATHOM_CONSTRAINT_JSON_SCHEMA => Spec::JsonSchema(text),
+            FATHOM_CONSTRAINT_REGEX => Spec::Regex(text),
+            FATHOM_CONSTRAINT_GRAMMAR => Spec::Lark(text),
+            FATHOM_CONSTRAINT_EBNF => Spec::Ebnf(text),
+            FATHOM_CONSTRAINT_CHOICE => Spec::Choice(text),
+            // The range was checked above.
+            _ => Spec::StructuralTag(text),
+        };
+        let table = tokenizer.table()?;
+        let grammar = constraint::compile(spec, table).map_err(|mut error| {
+            "spec".clone_into(&mut error.param);
+            error
+        })?;
+        out.set(handle::create(grammar)?);
+        Ok(())
     })
 }
 
-/// Whether a finished text satisfies the constraint: FATHOM_OK, or FATHOM_ERR_CONSTRAINT. Never blocks, any thread.
-/// This build answers FATHOM_ERR_UNSUPPORTED.
+/// Whether a finished text satisfies the constraint: FATHOM_OK, or FATHOM_ERR_CONSTRAINT with the byte at which it
+/// fails. Takes microseconds a byte; never waits, any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fathom_constraint_check(
     c: *const fathom_constraint,
@@ -69,10 +91,18 @@ pub unsafe extern "C" fn fathom_constraint_check(
     err: *mut *mut fathom_error,
 ) -> fathom_status {
     guarded(err, || {
-        drop(handle::enter(c, "c")?);
+        let grammar = handle::enter(c, "c")?;
         // SAFETY: the caller's duty.
-        unsafe { input::text(text, len, "text") }?;
-        Err(missing())
+        let text = unsafe { input::text(text, len, "text") }?;
+        grammar.check(text).map_err(|at| {
+            let message = if at == text.len() {
+                format!("the text ends at byte {at} before it satisfies the constraint")
+            } else {
+                format!("the constraint does not allow the text from byte {at} on")
+            };
+            let code = crate::engine::Code::InvalidConstraint;
+            Failed::from(crate::engine::Error::new(code, "text", message))
+        })
     })
 }
 

@@ -28,7 +28,8 @@ const BUILD_INFO: &CStr = match CStr::from_bytes_with_nul(
         env!("FATHOM_BUILD_TARGET"),
         "\",\"profile\":\"",
         env!("FATHOM_BUILD_PROFILE"),
-        "\",\"features\":[],\"missing\":[\"cuda\",\"constraint\",\"images\",\"fetch\"],\"gpu_targets\":[],\"environment\":[]}\0"
+        "\",\"features\":[],\"missing\":[\"cuda\",\"images\",\"fetch\"],\"gpu_targets\":[],",
+        "\"environment\":[]}\0"
     )
     .as_bytes(),
 ) {

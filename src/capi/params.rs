@@ -7,17 +7,15 @@ use serde_json::{Map, Value};
 
 use super::error::Failed;
 use super::input::milliseconds;
-use crate::call::Submit;
+use crate::call::{ConstraintStart, Submit};
 use crate::engine::request::Logprobs;
 
 /// Documented, and not done yet.
-const LATER: [&str; 25] = [
+const LATER: [&str; 22] = [
     "allowed_tokens",
     "bad_words",
-    "bound",
     "choice_base",
     "chunk_ends",
-    "constraint_start",
     "digest",
     "frequency_penalty",
     "golden_tokens",
@@ -36,7 +34,6 @@ const LATER: [&str; 25] = [
     "stream_interval",
     "tail_mass",
     "think",
-    "trigger",
 ];
 
 /// Said by a field, a flag or an option of the engine.
@@ -71,7 +68,23 @@ pub(crate) fn read(json: &str, submit: &mut Submit, of_call: bool) -> Result<(),
     for (key, value) in &params {
         one(key, value, submit, of_call)?;
     }
+    if let Some(value) = params.get("bound") {
+        let id = token(value).ok_or_else(|| wrong("bound", value, "a token id"))?;
+        match &mut submit.constraint_start {
+            Some(ConstraintStart::After { bound, .. }) => *bound = Some(id),
+            _ => {
+                return Err(Failed::argument(
+                    "bound",
+                    "\"bound\" stands without a \"trigger\"",
+                ));
+            }
+        }
+    }
     Ok(())
+}
+
+fn token(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
 }
 
 fn one(key: &str, value: &Value, submit: &mut Submit, of_call: bool) -> Result<(), Failed> {
@@ -112,6 +125,30 @@ fn one(key: &str, value: &Value, submit: &mut Submit, of_call: bool) -> Result<(
             submit.deadline_first_token = Some(milliseconds(count(key, value)?));
         }
         "cache" => cache(key, value, submit)?,
+        "constraint_start" => {
+            let start = match value.as_str() {
+                Some("at_once") => ConstraintStart::AtOnce,
+                Some("after_thinking") => ConstraintStart::AfterThinking,
+                _ => return Err(wrong(key, value, "\"at_once\" or \"after_thinking\"")),
+            };
+            if submit.constraint_start.replace(start).is_some() {
+                return Err(beside(key, "\"trigger\""));
+            }
+        }
+        "trigger" => {
+            let ids = value.as_array().filter(|ids| (1..=64).contains(&ids.len()));
+            let ids: Option<Vec<u32>> = ids.and_then(|ids| ids.iter().map(token).collect());
+            let trigger = ids.ok_or_else(|| wrong(key, value, "a list of 1 to 64 token ids"))?;
+            let start = ConstraintStart::After {
+                trigger,
+                bound: None,
+            };
+            if submit.constraint_start.replace(start).is_some() {
+                return Err(beside(key, "\"constraint_start\""));
+            }
+        }
+        // Read last: it belongs to a trigger.
+        "bound" => {}
         "n" if of_call => {
             return Err(Failed::argument(
                 "n",
@@ -223,7 +260,8 @@ mod tests {
     fn keys_of_this_build_are_read() {
         let mut submit = Submit::default();
         let json = r#"{"top_k": -1, "min_p": 0.5, "ignore_eos": true, "prefill_only": true,
-            "sampled_logprobs": true, "deadline_queue_ms": 20, "cache": {"read": false, "write": false}}"#;
+            "sampled_logprobs": true, "deadline_queue_ms": 20, "cache": {"read": false, "write": false},
+            "bound": 7, "trigger": [7, 8]}"#;
         read(json, &mut submit, false).unwrap();
         let expected = Submit {
             top_k: Some(0),
@@ -233,6 +271,10 @@ mod tests {
             logprobs: Some(Logprobs::Sampled),
             deadline_queue: Some(Duration::from_millis(20)),
             no_cache: true,
+            constraint_start: Some(ConstraintStart::After {
+                trigger: vec![7, 8],
+                bound: Some(7),
+            }),
             ..Submit::default()
         };
         assert_eq!(submit, expected);
@@ -261,6 +303,15 @@ mod tests {
             (r#"{"ignore_eos": 1}"#, "ignore_eos"),
             (r#"{"deadline_queue_ms": 0}"#, "deadline_queue_ms"),
             (r#"{"cache": {"red": true}}"#, "cache"),
+            (r#"{"constraint_start": "soon"}"#, "constraint_start"),
+            (r#"{"trigger": []}"#, "trigger"),
+            (r#"{"trigger": [-1]}"#, "trigger"),
+            (r#"{"bound": 4}"#, "bound"),
+            (r#"{"trigger": [4], "bound": "x"}"#, "bound"),
+            (
+                r#"{"trigger": [4], "constraint_start": "at_once"}"#,
+                "constraint_start",
+            ),
             ("[]", "params_json"),
             ("{", "params_json"),
         ] {

@@ -1,5 +1,7 @@
 //! Requests: submit, cancel, acknowledge.
 
+use std::sync::Arc;
+
 use super::boundary::{Out, guarded};
 use super::engine;
 use super::error::Failed;
@@ -11,6 +13,7 @@ use super::queue;
 use super::types::*;
 use crate::call::{self, Submit};
 use crate::engine::RequestId;
+use crate::engine::constraint::Rules;
 use crate::engine::request::Logprobs;
 
 /// What the host wants of the engine for one request. Set up with fathom_submit_options_init. Everything it
@@ -131,13 +134,12 @@ pub(crate) unsafe fn read_options(
             input::optional(given.params_json, "params_json")?,
         )
     };
-    if !given.constraint.is_null() {
-        drop(handle::enter(given.constraint, "constraint")?);
-        return Err(Failed::unsupported(
-            "constraint",
-            "constraints are not in this build",
-        ));
-    }
+    let rules = if given.constraint.is_null() {
+        None
+    } else {
+        let grammar = handle::enter(given.constraint, "constraint")?;
+        Some(Rules::Compiled(Arc::clone(&grammar)))
+    };
     let positive = |value: u32| (value > 0).then_some(value);
     let mut submit = Submit {
         tag: given.tag,
@@ -153,6 +155,7 @@ pub(crate) unsafe fn read_options(
         seed: (flags & FATHOM_SUBMIT_SEED != 0).then_some(given.seed),
         logprobs: positive(given.logprobs).map(Logprobs::Top),
         stop_tokens: stop_tokens.to_vec(),
+        rules,
         ..Submit::default()
     };
     if let Some(json) = params_json {
@@ -230,7 +233,7 @@ pub unsafe extern "C" fn fathom_submit_tokens(
                 read_options(o, false)?,
             )
         };
-        let request = call::request::of_tokens(tokens.to_vec(), submit);
+        let request = call::request::of_tokens(tokens.to_vec(), submit)?;
         let id = object.engine.submit(&queue.queue, request, None)?;
         out.set(id.0);
         Ok(())

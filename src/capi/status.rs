@@ -28,7 +28,9 @@ fn of_stage(stage: Stage) -> fathom_status {
 fn of_code(code: Code) -> fathom_status {
     match code {
         Code::InvalidParam | Code::InvalidPrompt => FATHOM_ERR_INVALID_ARGUMENT,
-        Code::InvalidConstraint | Code::MaskEmpty => FATHOM_ERR_CONSTRAINT,
+        Code::InvalidConstraint | Code::MaskEmpty | Code::ConstraintTimeout => {
+            FATHOM_ERR_CONSTRAINT
+        }
         Code::Unsupported | Code::NoDevice | Code::UnsupportedDeterminism => FATHOM_ERR_UNSUPPORTED,
         Code::ContextExceeded | Code::NeverFits => FATHOM_ERR_CONTEXT_LENGTH,
         Code::QueueFull => FATHOM_ERR_BUSY,

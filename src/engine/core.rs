@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::constraint::Ruled;
 use super::delivery::{Cancel, Control, Delivery, End};
 use super::error::{Code, Error};
 use super::metrics::steps::StepRing;
@@ -30,6 +31,17 @@ pub(crate) struct Submission {
     pub(crate) submitted: Instant,
     /// Of the whole request, from a deferred submission.
     pub(crate) deadline: Option<Instant>,
+    /// The request's constraint, compiled; taken out of the request.
+    pub(crate) ruled: Option<Ruled>,
+}
+
+/// Until when a request waits for its grammar.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Compiling {
+    pub(crate) grammar: Option<Instant>,
+    pub(crate) queue: Option<Instant>,
+    pub(crate) first_token: Option<Instant>,
+    pub(crate) total: Option<Instant>,
 }
 
 /// What the engine thread is told.
@@ -41,6 +53,8 @@ pub(crate) enum Command {
         delivery: Arc<Delivery>,
         deadline: Option<Instant>,
     },
+    /// A deferred request waits for its grammar.
+    Compiling(RequestId, Compiling),
     /// A deferred request could not be made.
     Refuse(RequestId, Failure),
 }

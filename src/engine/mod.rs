@@ -6,18 +6,22 @@
 //! `Done`.
 //!
 //! Threads, all started by `sync.rs`: `fathom-engine`; `fathom-watch`, which ends everybody when a step does not
-//! end; `fathom-prepare-n`, which make deferred requests; `fathom-wake` of a queue with a wake interval. Nothing
+//! end; `fathom-prepare-n`, which make deferred requests; `fathom-grammar-n`, which compile constraints;
+//! `fathom-wake` of a queue with a wake interval. Nothing
 //! but the engine thread touches the model, the pools or a sequence.
 
 pub mod backend;
+pub mod constraint;
 mod core;
 mod delivery;
 mod error;
+mod grammars;
 pub mod kv;
 mod load;
 mod metrics;
 pub mod model;
 pub mod options;
+mod pool;
 mod prepare;
 mod profile;
 pub mod queue;
@@ -45,8 +49,10 @@ pub use request::{Request, RequestId};
 
 use self::core::{Command, Core, Submission};
 use delivery::{Cancel, Control, Delivery};
+use grammars::Grammars;
 use model::{Model, ModelLimits};
 use options::{Config, Tuning};
+use pool::{Pool, Todo};
 use request::{Adapter, Bounds, Failure, FinishReason};
 use worker::Worker;
 
@@ -58,6 +64,7 @@ pub struct Engine {
     /// Tells the engines of a process apart.
     number: u64,
     core: Arc<Core>,
+    grammars: Arc<Grammars>,
     info: EngineInfo,
     plan: Value,
     threads: Mutex<Option<Threads>>,
@@ -72,7 +79,8 @@ fn next_number() -> u64 {
 struct Threads {
     worker: JoinHandle<()>,
     watchdog: JoinHandle<()>,
-    prepare: prepare::Pool,
+    prepare: Pool<prepare::Job>,
+    compile: Pool<grammars::Job>,
 }
 
 impl Engine {
@@ -124,6 +132,7 @@ impl Engine {
         let core = Core::new(config, bounds(&limits, limits.max_context), true);
         Ok(Self {
             number: next_number(),
+            grammars: Arc::new(Grammars::new(&core, Todo::new())),
             core: Arc::new(core),
             info,
             plan: report.plan,
@@ -142,7 +151,9 @@ impl Engine {
         let info = info(&report, &limits, &config);
         let bounds = bounds(&limits, config.max_context);
         let core = Arc::new(Core::new(config, bounds, false));
-        let prepare = prepare::Pool::start(&core)?;
+        let to_compile = Todo::new();
+        let grammars = Arc::new(Grammars::new(&core, to_compile.clone()));
+        let (prepare, compile) = start_pools(&core, &grammars, to_compile)?;
         let worker = Worker::new(core.clone(), model);
         let worker = sync::spawn("fathom-engine", move || worker.live())?;
         let watched = core.clone();
@@ -152,12 +163,14 @@ impl Engine {
         Ok(Self {
             number: next_number(),
             core,
+            grammars,
             info,
             plan: report.plan,
             threads: Mutex::new(Some(Threads {
                 worker,
                 watchdog,
                 prepare,
+                compile,
             })),
         })
     }
@@ -230,16 +243,26 @@ impl Engine {
             let seed = draw_seed(&request)?;
             let delivery = self.delivery(queue, request.tag);
             delivery.equip(request.explicit_ack, adapter);
-            self.accept(&delivery, || {
-                Command::Submit(Box::new(Submission {
-                    delivery: delivery.clone(),
-                    request,
-                    budget,
-                    seed,
-                    submitted,
-                    deadline: None,
-                }))
-            })
+            let submission = self.grammars.ready(Submission {
+                delivery: delivery.clone(),
+                request,
+                budget,
+                seed,
+                submitted,
+                deadline: None,
+                ruled: None,
+            });
+            match submission {
+                Ok(submission) => self.accept(&delivery, || Command::Submit(submission)),
+                Err(submission) => {
+                    let id = self.accept(&delivery, || Command::Defer {
+                        delivery: delivery.clone(),
+                        deadline: None,
+                    })?;
+                    self.grammars.wait(&self.core, submission);
+                    Ok(id)
+                }
+            }
         })
     }
 
@@ -307,6 +330,7 @@ impl Engine {
             return Ok(());
         };
         threads.prepare.close();
+        threads.compile.close();
         // The bodies catch their panics: joining has nothing to tell.
         let _ = threads.watchdog.join();
         if !has_exited {
@@ -382,6 +406,32 @@ impl std::fmt::Debug for Engine {
             .field("info", &self.info)
             .finish_non_exhaustive()
     }
+}
+
+/// The threads that make requests and compile their grammars.
+fn start_pools(
+    core: &Arc<Core>,
+    grammars: &Arc<Grammars>,
+    to_compile: Todo<grammars::Job>,
+) -> Result<(Pool<prepare::Job>, Pool<grammars::Job>), Error> {
+    let config = &core.config;
+    let (shared, rules) = (core.clone(), grammars.clone());
+    let prepare = Pool::start(
+        "fathom-prepare",
+        config.prepare_threads,
+        sync::STACK,
+        Todo::new(),
+        move |job| prepare::run(&shared, &rules, job),
+    )?;
+    let (shared, rules) = (core.clone(), grammars.clone());
+    let compile = Pool::start(
+        "fathom-grammar",
+        config.grammar_threads,
+        constraint::STACK,
+        to_compile,
+        move |job| rules.run(&shared, &job),
+    )?;
+    Ok((prepare, compile))
 }
 
 /// The seed of a request, from the operating system if it names none.

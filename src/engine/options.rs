@@ -127,6 +127,9 @@ pub(crate) struct Config {
     pub(crate) stall_timeout: Option<Duration>,
     pub(crate) age_steps: u64,
     pub(crate) age: Duration,
+    pub(crate) grammar_threads: u32,
+    pub(crate) grammar_timeout: Duration,
+    pub(crate) grammar_cache_bytes: u64,
     pub(crate) report: Report,
 }
 
@@ -221,6 +224,9 @@ impl Config {
             stall_timeout: tuning.stall_timeout,
             age_steps: tuning.age_steps,
             age: tuning.age,
+            grammar_threads: tuning.grammar_threads,
+            grammar_timeout: tuning.grammar_timeout,
+            grammar_cache_bytes: tuning.grammar_cache_bytes,
             report,
         })
     }

@@ -8,6 +8,7 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::constraint::{Constraint, Start};
 use super::error::{Code, Error};
 
 /// Never 0, never reused in a process.
@@ -83,6 +84,8 @@ pub struct Request {
     pub explicit_ack: bool,
     /// Neither reads nor writes the prefix cache.
     pub no_cache: bool,
+    /// Holds the output to a grammar.
+    pub constraint: Option<Constraint>,
     /// Echoed in every event.
     pub tag: u64,
 }
@@ -104,6 +107,7 @@ impl Request {
             max_unread_tokens: 0,
             explicit_ack: false,
             no_cache: false,
+            constraint: None,
             tag: 0,
         }
     }
@@ -112,6 +116,7 @@ impl Request {
     pub(crate) fn check(&self, bounds: &Bounds) -> Result<Budget, Error> {
         self.check_numbers()?;
         self.check_ids(bounds)?;
+        self.check_start(bounds)?;
         self.budget(bounds)
     }
 
@@ -175,6 +180,25 @@ impl Request {
             ));
         }
         Ok(())
+    }
+
+    fn check_start(&self, bounds: &Bounds) -> Result<(), Error> {
+        let Some(Constraint {
+            start: Start::After { trigger, bound },
+            ..
+        }) = &self.constraint
+        else {
+            return Ok(());
+        };
+        if trigger.is_empty() || trigger.len() > 64 {
+            return Err(invalid("trigger", trigger.len(), "1 to 64 ids"));
+        }
+        let ids = trigger.iter().map(|id| ("trigger", id));
+        let mut ids = ids.chain(bound.iter().map(|id| ("bound", id)));
+        match ids.find(|(_, id)| **id >= bounds.vocab) {
+            None => Ok(()),
+            Some((param, id)) => Err(invalid(param, id, "an id of the vocabulary")),
+        }
     }
 
     /// What fits the context and an engine with nobody else in it.

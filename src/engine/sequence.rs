@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::constraint::{Fault, Guide, Step};
 use super::core::Submission;
 use super::delivery::{Cancel, Delivery, Detail, End};
 use super::error::{Code, Error};
@@ -36,6 +37,8 @@ pub(crate) struct Sequence {
     pub(crate) seed: u64,
     pub(crate) logprobs: Logprobs,
     stop_tokens: Vec<u32>,
+    /// What the output is held to; nothing for most.
+    held: Option<Box<Held>>,
     class: u8,
     /// Prompt and output.
     pub(crate) tokens: Vec<u32>,
@@ -59,6 +62,16 @@ pub(crate) struct Sequence {
     pub(crate) holds_place: bool,
 }
 
+/// A constraint and what became of it.
+#[derive(Debug)]
+struct Held {
+    guide: Guide,
+    /// It failed, and ends the request.
+    fault: Option<Fault>,
+    /// The text is complete and nothing may follow.
+    is_over: bool,
+}
+
 #[derive(Debug)]
 struct Clock {
     submitted: Instant,
@@ -74,12 +87,20 @@ struct Clock {
 pub(crate) enum Complete {
     /// This token stops it.
     Stop(u32),
+    /// Its constraint allows nothing more.
+    Constraint,
     Length,
 }
 
 impl Sequence {
-    /// `eos` are the model's end tokens.
-    pub(crate) fn new(submission: Submission, eos: &[u32], now: Instant, step: u64) -> Self {
+    /// `eos` are the model's end tokens; `vocab` ids have logits.
+    pub(crate) fn new(
+        submission: Submission,
+        eos: &[u32],
+        vocab: u32,
+        now: Instant,
+        step: u64,
+    ) -> Self {
         let Submission {
             delivery,
             request,
@@ -87,6 +108,7 @@ impl Sequence {
             seed,
             submitted,
             deadline,
+            ruled,
         } = submission;
         let Request {
             prompt,
@@ -101,6 +123,13 @@ impl Sequence {
         if !ignore_eos {
             stop_tokens.extend_from_slice(eos);
         }
+        let held = ruled.map(|ruled| {
+            Box::new(Held {
+                guide: Guide::new(ruled, &stop_tokens, vocab),
+                fault: None,
+                is_over: false,
+            })
+        });
         // A time beyond the clock's range never comes.
         let at = |d: Option<Duration>| d.and_then(|d| submitted.checked_add(d));
         let own = at(request.deadline);
@@ -127,6 +156,7 @@ impl Sequence {
             seed,
             logprobs,
             stop_tokens,
+            held,
             class,
             computed: 0,
             blocks: Vec::new(),
@@ -237,6 +267,12 @@ impl Sequence {
     pub(crate) fn accept(&mut self, token: u32, now: Instant) -> Option<First> {
         self.tokens.push(token);
         self.clock.last_token_at = Some(now);
+        if let Some(held) = &mut self.held {
+            match held.guide.accept(&self.tokens[self.prompt as usize..]) {
+                Ok(step) => held.is_over = step == Step::Over,
+                Err(fault) => held.fault = Some(fault),
+            }
+        }
         if self.clock.first_token_at.is_some() {
             return None;
         }
@@ -258,6 +294,31 @@ impl Sequence {
         }
     }
 
+    /// Makes the mask of the next token, where there is a constraint.
+    pub(crate) fn prepare_mask(&mut self) {
+        if let Some(held) = &mut self.held {
+            let made = held.guide.prepare(&self.tokens[self.prompt as usize..]);
+            held.fault = held.fault.or(made.err());
+        }
+    }
+
+    /// The ids that may come next, after [`Self::prepare_mask`]; `None` without a constraint.
+    pub(crate) fn mask(&self) -> Option<&[u32]> {
+        self.held.as_ref().map(|held| held.guide.mask())
+    }
+
+    /// Why its constraint failed, if it did.
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        self.held.as_ref().and_then(|held| held.fault)
+    }
+
+    /// Drops what its tokens can bring back.
+    pub(crate) fn forget(&mut self) {
+        if let Some(held) = &mut self.held {
+            held.guide.forget();
+        }
+    }
+
     pub(crate) fn note_rank(&mut self, rank: u32) {
         self.ranks.push(rank);
     }
@@ -270,6 +331,9 @@ impl Sequence {
         let last = *self.tokens.last()?;
         if self.produced() > 0 && self.stop_tokens.contains(&last) {
             return Some(Complete::Stop(last));
+        }
+        if self.held.as_ref().is_some_and(|held| held.is_over) {
+            return Some(Complete::Constraint);
         }
         (self.produced() >= self.max_tokens).then_some(Complete::Length)
     }
@@ -318,6 +382,7 @@ impl Sequence {
                 end.detail.stop = Some(*token);
                 end
             }
+            Complete::Constraint => self.end(now, FinishReason::Stop, "constraint_complete"),
             Complete::Length => self.end(now, FinishReason::Length, "length"),
         }
     }

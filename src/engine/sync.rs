@@ -24,9 +24,22 @@ pub(crate) fn spawn(
     name: &str,
     body: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, Error> {
+    spawn_with_stack(name, STACK, body)
+}
+
+/// What std gives a thread.
+pub(crate) const STACK: usize = 2 << 20;
+
+/// The same with room for deep recursion. Memory is used as far as the stack has ever grown.
+pub(crate) fn spawn_with_stack(
+    name: &str,
+    stack_bytes: usize,
+    body: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, Error> {
     let _blocked = signals::Blocked::new();
     std::thread::Builder::new()
         .name(name.to_owned())
+        .stack_size(stack_bytes)
         .spawn(move || {
             OURS.set(true);
             body();

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use super::core::{Command, Core, shutting_down};
+use super::constraint::timed_out;
+use super::core::{Command, Compiling, Core, shutting_down};
 use super::delivery::{Cancel, Delivery, End};
 use super::error::{Code, Error};
 use super::kv::{Blocks, SlotId, Slots};
@@ -22,7 +23,7 @@ use super::model::{LogitRows, Model, StepSequence};
 use super::queue::{NewToken, Shared};
 use super::request::{Failure, FinishReason, Logprobs, RequestId, Usage};
 use super::sampling::logprobs::{LogSumExp, rank};
-use super::sampling::{Noise, Purpose, Sampler};
+use super::sampling::{Noise, Purpose, RowFault, Sampler};
 use super::scheduler::{Plan, Running, Scheduler, Source, View, Waiting};
 use super::sequence::{
     PauseChange, Place, Sequence, TokenTime, cancelled, earliest, expired, manner,
@@ -34,7 +35,23 @@ type Key = usize;
 /// A request that is still being made.
 struct Preparing {
     delivery: Arc<Delivery>,
-    deadline: Option<Instant>,
+    until: Compiling,
+}
+
+impl Preparing {
+    /// The next expected end by the clock, and what it would be called.
+    fn due(&self) -> Option<(Instant, Code)> {
+        let until = &self.until;
+        [
+            (until.total, Code::DeadlineTotal),
+            (until.queue, Code::DeadlineQueue),
+            (until.first_token, Code::DeadlineFirstToken),
+            (until.grammar, Code::ConstraintTimeout),
+        ]
+        .into_iter()
+        .filter_map(|(at, code)| at.map(|at| (at, code)))
+        .min_by_key(|(at, _)| *at)
+    }
 }
 
 /// See the module.
@@ -182,7 +199,8 @@ impl Worker {
                         continue;
                     }
                     let cancel = submission.delivery.cancel_wish();
-                    let sequence = Sequence::new(*submission, &self.eos, now, self.step);
+                    let sequence =
+                        Sequence::new(*submission, &self.eos, self.vocab as u32, now, self.step);
                     let key = self.insert(sequence);
                     if let Some(why) = cancel {
                         // Asked for before the thread knew of it.
@@ -192,9 +210,20 @@ impl Worker {
                 Command::Defer { delivery, deadline } => {
                     self.next_due = earliest([self.next_due, deadline]);
                     let (id, wish) = (delivery.id, delivery.cancel_wish());
-                    self.preparing.insert(id, Preparing { delivery, deadline });
+                    let until = Compiling {
+                        total: deadline,
+                        ..Compiling::default()
+                    };
+                    self.preparing.insert(id, Preparing { delivery, until });
                     if wish.is_some() {
                         self.end_preparing(id, Failure::Engine(cancelled()));
+                    }
+                }
+                Command::Compiling(id, until) => {
+                    if let Some(preparing) = self.preparing.get_mut(&id) {
+                        preparing.until = until;
+                        let due = preparing.due().map(|(at, _)| at);
+                        self.next_due = earliest([self.next_due, due]);
                     }
                 }
                 Command::Refuse(id, failure) => self.end_preparing(id, failure),
@@ -276,14 +305,17 @@ impl Worker {
         let late: Vec<_> = self
             .preparing
             .iter()
-            .filter(|(_, p)| p.deadline.is_some_and(|at| at <= now))
-            .map(|(id, _)| *id)
+            .filter_map(|(id, p)| p.due().filter(|(at, _)| *at <= now).map(|due| (*id, due.1)))
             .collect();
-        for id in late {
-            self.end_preparing(id, Failure::Engine(expired(Code::DeadlineTotal)));
+        for (id, code) in late {
+            let error = match code {
+                Code::ConstraintTimeout => timed_out(self.core.config.grammar_timeout),
+                code => expired(code),
+            };
+            self.end_preparing(id, Failure::Engine(error));
         }
         for preparing in self.preparing.values() {
-            self.next_due = earliest([self.next_due, preparing.deadline]);
+            self.next_due = earliest([self.next_due, preparing.due().map(|(at, _)| at)]);
         }
     }
 
@@ -382,7 +414,11 @@ impl Worker {
                 times[1] = Instant::now();
                 done
             })
-            .and_then(|()| self.settle());
+            .and_then(|()| {
+                // Needs nothing that the forward pass makes: it could run beside it.
+                self.prepare_masks();
+                self.settle()
+            });
         if done.is_ok() {
             self.note_step(&plan, began, times);
         }
@@ -479,6 +515,7 @@ impl Worker {
         let step = self.step;
         let sequence = live(&mut self.sequences, key);
         sequence.computed = 0;
+        sequence.forget();
         sequence.preemptions += 1;
         sequence.place = Place::Waiting {
             since: now,
@@ -571,6 +608,15 @@ impl Worker {
         Ok(())
     }
 
+    /// Makes the masks of the rows that are sampled in this step; what fails is told when they are.
+    fn prepare_masks(&mut self) {
+        for &(key, _, ends) in &self.scratch.rows {
+            if ends {
+                live(&mut self.sequences, key).prepare_mask();
+            }
+        }
+    }
+
     /// Turns the logits of the step into tokens and ends.
     fn settle(&mut self) -> Result<(), Error> {
         if self.core.has_failed() {
@@ -607,10 +653,23 @@ impl Worker {
         let sequence = live(&mut self.sequences, key);
         let position = sequence.len();
         let noise = Noise::new(sequence.seed, position, 0, Purpose::Target);
-        let token = match self.sampler.choose(row, &sequence.sampling, noise) {
+        if let Some(fault) = sequence.fault() {
+            let end = sequence.end_by(now, fault.into_error());
+            self.end(key, end);
+            return;
+        }
+        let chosen = match sequence.mask() {
+            None => self.sampler.choose(row, &sequence.sampling, noise),
+            Some(allowed) => self
+                .sampler
+                .choose_among(row, allowed, &sequence.sampling, noise),
+        };
+        let token = match chosen {
             Ok(token) => token,
             Err(fault) => {
-                count(&self.core.counters.numeric_rows);
+                if fault == RowFault::Numeric {
+                    count(&self.core.counters.numeric_rows);
+                }
                 let message = format!("the logits of position {position} cannot be sampled");
                 let end = sequence.end_by(now, Error::new(fault.code(), "", message));
                 self.end(key, end);
@@ -652,10 +711,12 @@ impl Worker {
     /// Ends a sequence whose output is complete.
     fn complete(&mut self, key: Key, now: Instant) {
         let sequence = self.sequence(key);
-        if let Some(why) = sequence.completion() {
-            let end = sequence.end_complete(now, &why);
-            self.end(key, end);
-        }
+        let end = match (sequence.fault(), sequence.completion()) {
+            (Some(fault), _) => sequence.end_by(now, fault.into_error()),
+            (None, Some(why)) => sequence.end_complete(now, &why),
+            (None, None) => return,
+        };
+        self.end(key, end);
     }
 
     // Ends.

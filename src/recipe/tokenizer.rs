@@ -17,6 +17,7 @@ mod unicode;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
@@ -25,6 +26,8 @@ pub(super) use self::reuse::Reuse;
 use self::bpe::{Bpe, Scratch};
 use self::split::Splitter;
 use super::error::{Error, Stage};
+use crate::engine;
+use crate::engine::constraint::{Token, TokenTable};
 
 /// A loaded `tokenizer.json`. Immutable; any number of threads.
 pub struct Tokenizer {
@@ -35,6 +38,8 @@ pub struct Tokenizer {
     named: HashMap<String, u32, ahash::RandomState>,
     /// Added tokens matched first, then those matched in what is left.
     added: [Matcher; 2],
+    /// Made when the first output is constrained.
+    table: OnceLock<Result<Arc<TokenTable>, engine::Error>>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -92,6 +97,7 @@ impl Tokenizer {
                 .into_iter()
                 .map(|token| (token.content, token.id))
                 .collect(),
+            table: OnceLock::new(),
             splitter: file.splitter,
             tokens,
             bpe,
@@ -186,6 +192,19 @@ impl Tokenizer {
     pub fn token_id(&self, text: &str) -> Option<u32> {
         let named = self.named.get(text).copied();
         named.or_else(|| self.bpe.entry(text.as_bytes()))
+    }
+
+    /// The vocabulary for grammars over tokens. Made on first use, which takes tens of milliseconds.
+    pub fn table(&self) -> Result<Arc<TokenTable>, engine::Error> {
+        let make = || {
+            let tokens = (0..self.vocab_size()).map(|id| match self.tokens.kind(id) {
+                Some(Kind::Base) => Token::Text(self.tokens.bytes(id)),
+                Some(Kind::Added) => Token::Control,
+                Some(Kind::Unused) | None => Token::Unused,
+            });
+            TokenTable::new(tokens).map(Arc::new)
+        };
+        self.table.get_or_init(make).clone()
     }
 
     /// Ids of text without any special token.

@@ -4,7 +4,7 @@
 #define BAD FATHOM_ERR_INVALID_ARGUMENT
 
 /* Calls everything that takes a handle with `h`, which is none of `kind`. */
-enum kind { NONE, ERROR, BUF, ENGINE, QUEUE, BATCH, RECIPE, PREPARED, PARSER, TOKENIZER };
+enum kind { NONE, ERROR, BUF, ENGINE, QUEUE, BATCH, RECIPE, PREPARED, PARSER, TOKENIZER, CONSTRAINT };
 
 static fathom_batch *batch;
 static fathom_buf *buf;
@@ -114,9 +114,10 @@ static void all(void *h, enum kind kind) {
   if (kind != PREPARED) prepareds(h);
   if (kind != PARSER) parsers(h);
   if (kind != TOKENIZER) tokenizers(h);
-  /* No constraint can be made yet: every handle is a wrong one. */
-  CHECK_STATUS(fathom_constraint_check(h, "x", 1, NULL), BAD);
-  fathom_constraint_free(h);
+  if (kind != CONSTRAINT) {
+    CHECK_STATUS(fathom_constraint_check(h, "x", 1, NULL), BAD);
+    fathom_constraint_free(h);
+  }
   if (kind != ERROR) fathom_error_free(h);
   if (kind != BUF) fathom_buf_free(h);
   if (kind != BATCH) {
@@ -151,6 +152,8 @@ int main(int argc, char **argv) {
     fathom_tokenizer *tokenizer = NULL;
     CHECK_OK(fathom_queue_new(NULL, &queue, &err), err);
     CHECK_OK(fathom_tokenizer_open(model, strlen(model), &tokenizer, &err), err);
+    fathom_constraint *constraint = NULL;
+    CHECK_OK(fathom_constraint_new(tokenizer, FATHOM_CONSTRAINT_REGEX, "a+", 2, &constraint, &err), err);
     fathom_recipe_options ro;
     fathom_recipe_options_init(&ro, sizeof ro);
     ro.tokenizer_path = str(model);
@@ -170,6 +173,7 @@ int main(int argc, char **argv) {
 
     all(queue, QUEUE);
     all(tokenizer, TOKENIZER);
+    all(constraint, CONSTRAINT);
     all(recipe, RECIPE);
     all(prepared, PREPARED);
     all(parser, PARSER);
@@ -186,8 +190,10 @@ int main(int argc, char **argv) {
     fathom_parser_free(parser);
     CHECK(fathom_tokenizer_vocab_size(tokenizer) > 0);
     fathom_tokenizer_free(tokenizer);
+    CHECK_OK(fathom_constraint_check(constraint, "aa", 2, &err), err);
+    fathom_constraint_free(constraint);
     fathom_queue_free(queue);
-    void *freed[] = {engine, recipe, prepared, parser, tokenizer, queue};
+    void *freed[] = {engine, recipe, prepared, parser, tokenizer, constraint, queue};
     for (size_t i = 0; i < sizeof freed / sizeof *freed; i++) all(freed[i], NONE);
   }
 

@@ -196,6 +196,42 @@ static void acknowledged(void) {
   CHECK_STATUS(fathom_ack(w.e, &id, NULL, 1), BAD);
 }
 
+/* One constraint serves requests of both kinds, and outlives its handle. */
+static void constrained(void) {
+  fathom_error *err = NULL;
+  fathom_tokenizer *t = NULL;
+  fathom_constraint *c = NULL;
+  CHECK_STATUS(fathom_recipe_tokenizer(w.r, &t), FATHOM_OK);
+  CHECK_OK(fathom_constraint_new(t, FATHOM_CONSTRAINT_REGEX, "[0-9]{3}-[0-9]{4}", 17, &c, &err), err);
+  fathom_submit_options o = options();
+  o.max_tokens = 40;
+  o.constraint = c;
+  outcome held = collect(submit(&o), 0);
+  o.params_json = str("{\"trigger\":[4037],\"bound\":4037}");
+  fathom_request_id second = submit(&o);
+  o.params_json = str("{\"constraint_start\":\"after_thinking\"}");
+  fathom_request_id id = 0;
+  CHECK_PARAM(fathom_submit_tokens(w.e, w.q, PROMPT, &o, &id, &err), BAD, "constraint_start");
+  o.params_json = str("{\"trigger\":[1000000]}");
+  CHECK_PARAM(fathom_submit_tokens(w.e, w.q, PROMPT, &o, &id, &err), BAD, "trigger");
+  fathom_constraint_free(c);
+  o.constraint = NULL;
+  CHECK_PARAM(fathom_submit_tokens(w.e, w.q, PROMPT, &o, &id, &err), BAD, "constraint_start");
+
+  outcome free_first = collect(second, 0);
+  CHECK(free_first.finish == FATHOM_FINISH_LENGTH && free_first.count == 40);
+  CHECK(held.finish == FATHOM_FINISH_STOP && held.status == FATHOM_OK);
+  CHECK(strstr(held.detail, "\"reason\":\"constraint_complete\"") != NULL);
+  fathom_buf *text = NULL;
+  CHECK_OK(fathom_tokenizer_decode(t, held.tokens, held.count, 0, &text, &err), err);
+  size_t len;
+  const char *bytes = (const char *)fathom_buf_data(text, &len);
+  CHECK(len == 8 && bytes[3] == '-');
+  for (size_t i = 0; i < len; i++) CHECK(i == 3 || (bytes[i] >= '0' && bytes[i] <= '9'));
+  fathom_buf_free(text);
+  fathom_tokenizer_free(t);
+}
+
 static void *wake_soon(void *q) {
   CHECK_STATUS(fathom_queue_wake(q), FATHOM_OK);
   return NULL;
@@ -269,6 +305,7 @@ int main(int argc, char **argv) {
   refused();
   ends();
   acknowledged();
+  constrained();
   waiting();
   strides();
   fathom_engine_stats stats = {.struct_size = sizeof stats};

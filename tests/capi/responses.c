@@ -242,11 +242,10 @@ int main(int argc, char **argv) {
   contains(called.text, "\"name\":\"get_weather\"");
   contains(called.text, "{\\\"city\\\": \\\"Paris\\\"");
 
-  /* Only a constraint can promise JSON; nothing has been told yet. */
-  call(PERSON);
-  CHECK_STATUS(called.status, FATHOM_ERR_UNSUPPORTED);
-  CHECK(called.events == 0 && called.finish == FATHOM_FINISH_ERROR);
-  CHECK(strcmp(called.param, "text.format") == 0);
+  /* The object alone, which ends with its last brace. */
+  ask(PERSON, FATHOM_FINISH_STOP);
+  contains(called.text, "\"text\":\"{\\\"animal\\\": ");
+  contains(called.text, "\\\"owner\\\": \\\"Anna\\\"}\"}");
 
   close_world(w);
   return 0;

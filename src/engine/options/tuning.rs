@@ -150,6 +150,12 @@ pub struct Tuning {
     pub age: Duration,
     /// `stall_timeout_ms`
     pub stall_timeout: Option<Duration>,
+    /// `grammar_threads`
+    pub grammar_threads: u32,
+    /// `grammar_timeout_ms`
+    pub grammar_timeout: Duration,
+    /// `grammar_cache_bytes`
+    pub grammar_cache_bytes: u64,
     /// All keys; for those not above ask here.
     pub report: Report,
 }
@@ -308,9 +314,9 @@ const KEYS: &[Key] = &[
     fixed("confidence_temperature", Rule::Numbers, "1"),
     fixed("cost_table", Rule::Text, r#""measured""#),
     // Constraints.
-    fixed("grammar_threads", Rule::Count(1, 64), "2"),
-    fixed("grammar_timeout_ms", MILLISECONDS, "10000"),
-    fixed("grammar_cache_bytes", BYTES, "268435456"),
+    live("grammar_threads", Rule::Count(1, 64), "2"),
+    live("grammar_timeout_ms", MILLISECONDS, "10000"),
+    live("grammar_cache_bytes", BYTES, "268435456"),
     // Experts.
     fixed("redundant_experts", U32, "0"),
     fixed("eplb_interval", Rule::Maybe(&POSITIVE), "null"),
@@ -421,6 +427,9 @@ impl Tuning {
             age_steps: count("age_steps").unwrap_or_default(),
             age: time("age_ms").unwrap_or_default(),
             stall_timeout: time("stall_timeout_ms"),
+            grammar_threads: small("grammar_threads").unwrap_or_default(),
+            grammar_timeout: time("grammar_timeout_ms").unwrap_or_default(),
+            grammar_cache_bytes: count("grammar_cache_bytes").unwrap_or_default(),
             report,
         }
     }

@@ -47,6 +47,8 @@ const BUCKETS: usize = (64 << BUCKETS_PER_OCTAVE_LOG2) + 1;
 /// Chooses tokens; owns the scratch memory of one thread.
 #[derive(Debug)]
 pub struct Sampler {
+    /// Logits without the ids that are not allowed.
+    masked: Vec<f32>,
     /// Logits after the steps that change them, divided by the temperature.
     scaled: Vec<f32>,
     /// exp(scaled - max): p up to the common factor.
@@ -69,6 +71,7 @@ impl Sampler {
     /// Scratch grows with the first row.
     pub fn new() -> Self {
         Self {
+            masked: Vec::new(),
             scaled: Vec::new(),
             weights: Vec::new(),
             survivors: Vec::new(),
@@ -110,6 +113,41 @@ impl Sampler {
         self.filter(sampling, max);
         // 12: the draw.
         Ok(self.draw_survivors(noise))
+    }
+
+    /// Chooses among the ids whose bit is set in `allowed`; ids behind its end are not allowed. A fault of the row
+    /// counts wherever it is.
+    pub fn choose_among(
+        &mut self,
+        logits: &[f32],
+        allowed: &[u32],
+        sampling: &Sampling,
+        noise: Noise,
+    ) -> Result<u32, RowFault> {
+        // 1: faults of this row.
+        check(logits)?;
+        // 2: the mask.
+        let mut masked = std::mem::take(&mut self.masked);
+        masked.clear();
+        masked.resize(logits.len(), f32::NEG_INFINITY);
+        let words = masked.chunks_mut(32).zip(logits.chunks(32));
+        for ((masked, logits), &word) in words.zip(allowed) {
+            // Most words of a mask are empty, or full.
+            match word {
+                0 => {}
+                u32::MAX => masked.copy_from_slice(logits),
+                _ => {
+                    for (at, (masked, logit)) in masked.iter_mut().zip(logits).enumerate() {
+                        if word >> at & 1 == 1 {
+                            *masked = *logit;
+                        }
+                    }
+                }
+            }
+        }
+        let chosen = self.choose(&masked, sampling, noise);
+        self.masked = masked;
+        chosen
     }
 
     /// Leaves in `survivors` the ids that pass top-p, top-k and min-p, most probable first. All three look at
