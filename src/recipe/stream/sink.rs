@@ -51,6 +51,8 @@ pub(super) struct Sink {
     recovered: Vec<Recovered>,
     /// Reasoning that came as text, waiting to be counted.
     uncounted: String,
+    /// How long it must be to be looked at again: text without a boundary is not read at every push.
+    look_at: usize,
     /// The last token began in text that was dropped and may go on in text that is not.
     cut_token: bool,
 }
@@ -68,6 +70,7 @@ impl Sink {
             segment: 0,
             recovered: Vec::new(),
             uncounted: String::new(),
+            look_at: COUNTED_BYTES,
             cut_token: false,
         }
     }
@@ -232,12 +235,14 @@ impl Sink {
             }
             at = end;
         }
-        if self.uncounted.len() >= COUNTED_BYTES
-            && let Some(split) = token_boundary(&self.uncounted)
-        {
-            let count = vocabulary.count(&self.uncounted[..split]);
-            self.answer.usage.reasoning_tokens += count.unwrap_or(0);
-            self.uncounted.drain(..split);
+        if self.uncounted.len() >= self.look_at {
+            self.look_at = 2 * self.uncounted.len();
+            if let Some(split) = token_boundary(&self.uncounted) {
+                let count = vocabulary.count(&self.uncounted[..split]);
+                self.answer.usage.reasoning_tokens += count.unwrap_or(0);
+                self.uncounted.drain(..split);
+                self.look_at = COUNTED_BYTES;
+            }
         }
     }
 
