@@ -41,7 +41,7 @@ help:
 	@echo 'make test                                   every test; FATHOM_REQUIRE_ALL=1 makes skips fail'
 	@echo 'make install [PREFIX=DIR] [DESTDIR=DIR]     library, header, fathom.pc'
 	@echo 'make header                                 write include/fathom.h again from src/capi'
-	@echo 'make fuzz [FUZZ_TARGETS=…] [FUZZ_RUNS=N]    random requests and texts, guided by what they reach'
+	@echo 'make fuzz [FUZZ_TARGETS=…] [FUZZ_RUNS=N]    random requests, texts and outputs, guided by what they reach'
 	@echo 'make bench [LARGE=DIR] [PYTHON=…]           speed, beside other engines in the same run'
 	@echo 'make fmt lint deny                          what CI checks besides the tests'
 
@@ -103,11 +103,11 @@ deny:
 soak:
 	@echo "make soak: not there yet; the long mixed-load run comes with the engine's fault and preemption work" >&2; exit 1
 
-# Requests of each protocol and texts, mutated towards code that none of them has reached yet. The search starts from
+# Requests of each protocol, texts and outputs, mutated towards code that none has reached yet. The search starts from
 # the vectors in tests/data and from what earlier runs left in target/fuzz/corpus; an input that fails is kept in
 # target/fuzz/artifacts, and the target's program run on that file fails again. Needs nothing but Rust and a C++
 # compiler. FUZZ_RUNS is for each target, FUZZ_FLAGS are more of libFuzzer's (-max_total_time=600, -fork=8).
-FUZZ_TARGETS ?= chat responses messages conversation tokenizer
+FUZZ_TARGETS ?= chat responses messages conversation tokenizer stream
 FUZZ_RUNS    ?= 10000000
 FUZZ_FLAGS   ?=
 FUZZ         := $(abspath $(TARGET))/fuzz
@@ -117,10 +117,11 @@ fuzz:
 	CARGO_TARGET_DIR='$(FUZZ)' RUSTC_WRAPPER='$(CURDIR)/fuzz/rustc' $(CARGO) build --locked --release --manifest-path fuzz/Cargo.toml
 	'$(FUZZ)/release/seeds' '$(FUZZ)/corpus'
 	@for target in $(FUZZ_TARGETS); do \
-	  case $$target in tokenizer) words=tokenizer ;; *) words=requests ;; esac; \
+	  length=4096; words=requests; \
+	  case $$target in tokenizer) words=tokenizer ;; stream) words=stream; length=512 ;; esac; \
 	  mkdir -p "$(FUZZ)/artifacts/$$target"; echo "fuzz: $$target, $(FUZZ_RUNS) inputs"; \
 	  "$(FUZZ)/release/$$target" "$(FUZZ)/corpus/$$target" -dict="fuzz/$$words.dict" -artifact_prefix="$(FUZZ)/artifacts/$$target/" \
-	    -runs=$(FUZZ_RUNS) -max_len=4096 -timeout=10 -rss_limit_mb=4096 -verbosity=0 -print_final_stats=1 $(FUZZ_FLAGS) || exit 1; \
+	    -runs=$(FUZZ_RUNS) -max_len=$$length -timeout=10 -rss_limit_mb=4096 -verbosity=0 -print_final_stats=1 $(FUZZ_FLAGS) || exit 1; \
 	done
 ifneq ($(filter tokenizer,$(FUZZ_TARGETS)),)
 	FATHOM_ORACLE_STRINGS=1000000 $(CARGO) test --locked --test tokenizer_oracle

@@ -3,6 +3,7 @@
 pub mod data;
 pub mod mutate;
 pub mod requests;
+pub mod streams;
 pub mod texts;
 
 /// A number that depends on every byte: what is done to some inputs only is always done to the same ones.

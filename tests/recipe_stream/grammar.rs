@@ -378,6 +378,31 @@ fn prose_about_the_markup_is_content() {
 }
 
 #[test]
+fn a_doubtful_call_is_given_up_at_the_same_place_in_any_split() {
+    let long = "n".repeat(300);
+    for (text, expected, calls) in [
+        (
+            "<D:invoke é me=\"get_w\">\n<D:invoke name=\"get_we".to_owned(),
+            "<D:invoke é me=\"get_w\">".to_owned(),
+            0,
+        ),
+        (
+            format!("<D:invoke name=\"{long}\">x"),
+            format!("<D:invoke name=\"{long}\">x"),
+            0,
+        ),
+        (
+            format!("<D:invoke {long} {PARIS}"),
+            format!("<D:invoke {long} "),
+            1,
+        ),
+    ] {
+        let seen = read_all_ways(&options(), &text, Finish::Length);
+        assert_eq!((seen.content, seen.calls.len()), (dsml(&expected), calls));
+    }
+}
+
+#[test]
 fn a_block_without_a_call_keeps_its_text() {
     for (text, expected) in [
         (

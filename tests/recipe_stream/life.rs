@@ -276,6 +276,16 @@ fn long_streams_cost_linear_time() {
         }
         parser.finish(Finish::Stop, None, &mut out).unwrap();
     }
+    // Reasoning that is counted, without a place at which no token goes on.
+    let vocabulary = Some(Arc::new(Tokens::bytewise()) as _);
+    let mut parser = Parser::with(thinking, vocabulary).unwrap();
+    let mut out = Output::default();
+    for _ in 0..500_000 {
+        parser.push(&text_chunk("a"), &mut out).unwrap();
+        out.events.clear();
+    }
+    parser.finish(Finish::Stop, None, &mut out).unwrap();
+    assert_eq!(parser.usage().reasoning_tokens, 500_000);
     // Bytes that never become a character, one token each.
     let mut parser = Parser::with(options(), Some(Arc::new(Tokens::bytewise()))).unwrap();
     let mut out = Output::default();

@@ -5,15 +5,19 @@
 #[allow(dead_code, reason = "the targets use the rest")]
 #[path = "../data.rs"]
 mod data;
+#[allow(dead_code, reason = "the target reads what is written here")]
+#[path = "../streams/header.rs"]
+mod header;
 
 use std::path::Path;
 
 use data::unpack;
+use header::{Header, op};
 use serde_json::Value;
 
 /// Longer inputs are slow and teach nothing more.
 const LONGEST: usize = 4096;
-/// The tokenizer's oracle is slow, and sees the first part of a text only.
+/// The tokenizer's oracle is slow, and sees the first part of a text only; outputs are read three times.
 const LONGEST_TEXT: usize = 512;
 
 fn main() -> std::io::Result<()> {
@@ -22,7 +26,7 @@ fn main() -> std::io::Result<()> {
     let write = |target: &str, name: &str, seed: &[u8]| {
         let folder = folder.join(target);
         std::fs::create_dir_all(&folder)?;
-        let longest = if target == "tokenizer" {
+        let longest = if matches!(target, "tokenizer" | "stream") {
             LONGEST_TEXT
         } else {
             LONGEST
@@ -51,7 +55,60 @@ fn main() -> std::io::Result<()> {
             text.expect("a text").as_bytes(),
         )?;
     }
+    for (protocol, name) in ["chat", "responses", "messages"].iter().enumerate() {
+        let path = format!("tests/data/recipe/stream_{name}.jsonl.gz");
+        let whole = |vector: &Value| vector.get("base").is_none();
+        for (at, vector) in lines(&path).filter(whole).enumerate() {
+            write(
+                "stream",
+                &format!("{name}-{at}"),
+                &output(&vector, protocol as u8),
+            )?;
+        }
+    }
     Ok(())
+}
+
+/// A recorded output as the input that does the same, as far as its small vocabulary and its options go.
+fn output(vector: &Value, protocol: u8) -> Vec<u8> {
+    let options = &vector["options"];
+    let is = |name: &str| options[name] == true;
+    let header = Header {
+        protocol,
+        json: is("parse_json_output"),
+        no_calls: !is("parse_tool_calls"),
+        starts_in_calls: is("starts_in_tool_calls"),
+        stage: match options["thinking_initial_stage"].as_str() {
+            Some("reasoning_start") => 1,
+            Some("reasoning_continuation") => 2,
+            Some(_) => 3,
+            None => 0,
+        },
+        finish: u8::from(vector["chunks"].to_string().contains("\"length\"")),
+        words: vector["encoding"] == "v41",
+        ..Header::default()
+    };
+    let mut seed = header.bytes().to_vec();
+    for chunk in vector["chunks"].as_array().expect("chunks") {
+        match chunk["kind"].as_str().expect("a kind") {
+            "ready" => seed.push(op::START),
+            "text" => {
+                seed.push(op::TEXT);
+                seed.extend(chunk["content"].as_str().expect("text").bytes());
+            }
+            "tokens" => {
+                seed.push(op::IDS);
+                for id in chunk["ids"].as_array().expect("ids") {
+                    let hex = vector["tokenizer"]["tokens"][id.to_string()].as_str();
+                    let hex = hex.unwrap_or_default().as_bytes().chunks(2);
+                    let digit = |digit: u8| (digit as char).to_digit(16).expect("a digit") as u8;
+                    seed.extend(hex.map(|pair| digit(pair[0]) * 16 + digit(pair[1])));
+                }
+            }
+            _ => seed.push(op::FINISH),
+        }
+    }
+    seed
 }
 
 /// One JSON value a line.

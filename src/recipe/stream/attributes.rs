@@ -11,7 +11,12 @@ pub(super) enum Progress {
     Value,
     /// The tag ended; `closed` with `/>`.
     End { closed: bool },
+    /// A doubtful tag is none.
+    Refuted,
 }
+
+/// No tool has a longer name; what is longer is prose behind a stray quote.
+const LONGEST_NAME: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -34,18 +39,27 @@ pub(super) struct Attributes {
     phase: Phase,
     /// Something stands there that no tag has.
     pub(super) broken: bool,
+    /// It is a tag only if nothing in it is broken. Read no further than to the first byte that shows it is
+    /// none: where that is must not depend on how much of the input is there.
+    pub(super) doubtful: bool,
 }
 
 impl Attributes {
     /// A tag whose word ends at `at`.
-    pub(super) fn new(at: u64) -> Self {
+    pub(super) fn new(at: u64, doubtful: bool) -> Self {
         Self {
             cursor: at,
             key: String::new(),
             value: String::new(),
             phase: Phase::Gap,
             broken: false,
+            doubtful,
         }
+    }
+
+    /// Whether a tag that needs proof is none.
+    fn is_refuted(&self) -> bool {
+        self.doubtful && (self.broken || self.value.len() > LONGEST_NAME)
     }
 
     /// Whether the value of [`Attributes::key`] has begun and not ended.
@@ -55,10 +69,15 @@ impl Attributes {
 
     /// Reads on until something is complete.
     pub(super) fn read(&mut self, held: &Held) -> Progress {
-        while self.cursor < held.end() {
+        while !self.is_refuted() && self.cursor < held.end() {
             if let Phase::Quoted(quote) = self.phase {
-                let (class, end) = held.class_at(self.cursor);
-                let text = held.slice(self.cursor, end);
+                let (class, mut end) = held.class_at(self.cursor);
+                let mut text = held.slice(self.cursor, end);
+                if self.doubtful && !matches!(class, Class::Special(_)) {
+                    let room = LONGEST_NAME + 1 - self.value.len();
+                    text = &text[..text.ceil_char_boundary(room)];
+                    end = self.cursor + text.len() as u64;
+                }
                 let stop = match class {
                     Class::Special(_) => None,
                     Class::Text | Class::Plain => text.bytes().position(|byte| byte == quote),
@@ -91,6 +110,9 @@ impl Attributes {
             if let Some(progress) = self.byte(byte, held) {
                 return progress;
             }
+        }
+        if self.is_refuted() {
+            return Progress::Refuted;
         }
         Progress::More
     }
@@ -170,7 +192,7 @@ mod tests {
 
     fn read(text: &str) -> (Vec<(String, String)>, Progress, bool) {
         let mut held = Held::default();
-        let mut attributes = Attributes::new(0);
+        let mut attributes = Attributes::new(0, false);
         let mut values = Vec::new();
         let mut last = Progress::More;
         // One character at a time: what is not complete must go on where it was.

@@ -385,28 +385,28 @@ impl Robust {
                         blank: true,
                     });
                 }
+                Progress::Refuted => {
+                    if let Some(block) = tag.block.take() {
+                        return self.refute(block, tag.attributes.cursor, input);
+                    }
+                    tag.attributes.doubtful = false;
+                }
                 Progress::More => return self.call_tag_waits(tag, input),
             }
         }
     }
 
     fn call_tag_waits(&mut self, mut tag: CallTag, input: &mut Input<'_>) -> Step {
-        /// No tool has a longer name; what is longer is prose behind a stray quote.
-        const LONGEST_NAME: usize = 256;
         if tag.named {
             input.sink.skip(input.held, tag.attributes.cursor);
             return Wait(Stage::CallTag(tag));
         }
-        let broken = tag.attributes.broken || tag.attributes.value.len() > LONGEST_NAME;
         let Some(block) = tag.block.take() else {
             if input.end.is_some() {
                 input.sink.skip(input.held, input.held.end());
             }
             return Wait(Stage::CallTag(tag));
         };
-        if block.unproven && broken {
-            return self.refute(block, tag.attributes.cursor, input);
-        }
         let Some(reason) = input.end else {
             tag.block = Some(block);
             return Wait(Stage::CallTag(tag));
@@ -438,6 +438,7 @@ impl Robust {
 
     fn begin_call(&mut self, tag: &mut CallTag, name: &str, input: &mut Input<'_>) {
         tag.named = true;
+        tag.attributes.doubtful = false;
         if let Some(block) = tag.block.take() {
             if let Some(opener) = block.opener.filter(|_| block.unproven) {
                 note_opener(&opener, input.sink);
@@ -500,7 +501,7 @@ impl Robust {
                     input.sink.recover("R6", tag.start);
                 }
                 Again(Stage::ParameterTag(ParameterTag {
-                    attributes: Attributes::new(tag.end),
+                    attributes: Attributes::new(tag.end, false),
                     name: None,
                     shown: 0,
                     opened: false,
@@ -554,7 +555,8 @@ impl Robust {
                     }
                     self.show_name(&mut tag, input.sink);
                 }
-                Progress::More => {
+                // Inside a call no tag is doubtful.
+                Progress::More | Progress::Refuted => {
                     tag.wrapper &= input.end.is_none();
                     self.show_name(&mut tag, input.sink);
                     input.sink.skip(input.held, tag.attributes.cursor);
@@ -756,7 +758,7 @@ impl Robust {
 fn call_tag(start: u64, at: u64, block: Option<Block>) -> Stage {
     Stage::CallTag(CallTag {
         start,
-        attributes: Attributes::new(at),
+        attributes: Attributes::new(at, block.as_ref().is_some_and(|block| block.unproven)),
         block,
         named: false,
     })
