@@ -102,8 +102,8 @@ fn cut_everywhere(question: &Ask, every: usize) -> Vec<State> {
 
             // Three protocols, two manners: each cut that the engine makes is the turn of one of them.
             let turn = cut / every;
-            if cut % every == 0 && turn % ALL.len() == at {
-                let stream = turn % 2 == 0;
+            if cut.is_multiple_of(every) && turn % ALL.len() == at {
+                let stream = turn.is_multiple_of(2);
                 let called = call(protocol, &question.body(protocol, stream), &fixed());
                 assert_eq!(called.done.error, None);
                 assert_eq!(called.done.usage.unwrap().completion as usize, cut);

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fathom::capi::queue::FATHOM_FINISH_ERROR;
 use parking_lot::{Condvar, Mutex};
 use serde_json::{Value, json};
 
@@ -251,10 +252,10 @@ impl Told<'_> {
     }
 
     /// The end of the answer.
-    fn end(self, protocol: i32, done: std::result::Result<Done, Failure>) -> Result<()> {
+    fn end(self, protocol: i32, done: std::result::Result<Done, Box<Failure>>) -> Result<()> {
         let failure = match done {
             Ok(done) => done.error,
-            Err(failure) => Some(failure),
+            Err(failure) => Some(*failure),
         };
         match failure {
             // What breaks off was told by its last event.
@@ -280,10 +281,10 @@ impl Told<'_> {
         }
     }
 
-    fn entry(&self, request: &Request, done: &std::result::Result<Done, Failure>) -> Value {
+    fn entry(&self, request: &Request, done: &std::result::Result<Done, Box<Failure>>) -> Value {
         let (finish, usage, failure) = match done {
             Ok(done) => (done.finish, done.usage, done.error.as_ref()),
-            Err(failure) => (5, None, Some(failure)),
+            Err(failure) => (FATHOM_FINISH_ERROR, None, Some(&**failure)),
         };
         json!({
             "path": request.path,
@@ -301,7 +302,7 @@ fn answer(
     request: &Request,
     protocol: i32,
     told: &mut Told<'_>,
-) -> std::result::Result<Done, Failure> {
+) -> std::result::Result<Done, Box<Failure>> {
     let hold = request.number("x-test-hold");
     let deadline_ms = request.number("x-test-deadline").unwrap_or(0);
     let wishes = Wishes {
