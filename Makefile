@@ -34,11 +34,12 @@ endif
 
 DEMO := $(TARGET)/demo-prefix
 
-.PHONY: help build demo test install uninstall header bench fmt lint deny soak fuzz test-gpu clean
+.PHONY: help build demo test sdk-venv install uninstall header bench fmt lint deny soak fuzz test-gpu clean
 
 help:
 	@echo 'make demo [PROMPT=…] [THINK=1] [MODEL=DIR]  build, ask the small model, print the answer as it comes'
 	@echo 'make test                                   every test; FATHOM_REQUIRE_ALL=1 makes skips fail'
+	@echo 'make sdk-venv [PYTHON=…]                    the official Python SDKs, for the tests that use them'
 	@echo 'make install [PREFIX=DIR] [DESTDIR=DIR]     library, header, fathom.pc'
 	@echo 'make header                                 write include/fathom.h again from src/capi'
 	@echo 'make fuzz [FUZZ_TARGETS=…] [FUZZ_RUNS=N]    random requests, texts and outputs, guided by what they reach'
@@ -62,6 +63,12 @@ test:
 	@tools/check-toolchain
 	$(CARGO) test --locked
 	$(CARGO) test --locked --features fault-injection --test panics
+
+# The SDKs of OpenAI and Anthropic talk to the library in tests/sdk, which look for them here. Needs the network, so no
+# test does this by itself.
+sdk-venv:
+	$(PYTHON) -m venv target/sdk-venv
+	target/sdk-venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/sdk/requirements.txt
 
 install: build install-files
 

@@ -85,13 +85,13 @@ impl Failure {
     }
 
     /// Reads and frees the object of a call that answered `status`.
-    fn take(status: i32, error: *mut fathom_error, protocol: i32) -> Self {
+    fn take(status: i32, error: *mut fathom_error, protocol: i32) -> Box<Self> {
         // SAFETY: the call made it, nobody else has it.
         unsafe {
             let failure = Self::read(error, protocol);
             fathom_error_free(error);
             assert_eq!(failure.status, status);
-            failure
+            Box::new(failure)
         }
     }
 }
@@ -301,7 +301,7 @@ impl Host {
         protocol: i32,
         json: &str,
         wishes: &Wishes,
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, Box<Failure>> {
         let json = borrowed(json);
         let (mut id, mut error) = (0, null_mut());
         // SAFETY: the objects are live, the texts readable for their lengths, the out-parameters writable.
@@ -331,7 +331,7 @@ impl Host {
         protocol: i32,
         json: &str,
         wishes: &Wishes,
-    ) -> Result<String, Failure> {
+    ) -> Result<String, Box<Failure>> {
         let json = borrowed(json);
         let (mut out, mut error) = (null_mut(), null_mut());
         // SAFETY: as above; the buffer is ours.
@@ -361,7 +361,7 @@ impl Host {
         protocol: i32,
         json: &str,
         wishes: &Wishes,
-    ) -> Result<Prepared, Failure> {
+    ) -> Result<Prepared, Box<Failure>> {
         let json = borrowed(json);
         let options = borrowed(wishes.options_json.as_deref().unwrap_or("{}"));
         let (mut prepared, mut error) = (null_mut(), null_mut());
@@ -390,7 +390,7 @@ impl Host {
         queue: &Queue,
         prepared: &Prepared,
         wishes: &Wishes,
-    ) -> Result<u64, Failure> {
+    ) -> Result<u64, Box<Failure>> {
         let options = wishes.submit_options();
         let (mut id, mut error) = (0, null_mut());
         // SAFETY: as above.

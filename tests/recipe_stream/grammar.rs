@@ -468,6 +468,19 @@ fn the_token_limit_cuts_without_leaking_markup() {
             Some("{\"n\": [1, "),
         ),
         (
+            "<D:invoke name=\"f\"><D:parameter name=\"n\" string=\"false\">12</",
+            Some("{\"n\": 12"),
+        ),
+        (
+            "<D:invoke name=\"f\"><D:parameter name=\"n\" string=\"false\">[\"a\"<",
+            Some("{\"n\": [\"a\""),
+        ),
+        (
+            "<D:invoke name=\"f\"><D:parameter name=\"n\" string=\"false\">[\"\\\"</",
+            Some("{\"n\": [\"\\\"</"),
+        ),
+        ("<D:invoke name=\"f\">{\"a\": [1]<", Some("{\"a\": [1]")),
+        (
             "<D:invoke name=\"f\"><D:parameter name=\"n\">[1, ",
             Some("{\"n\": [1, "),
         ),

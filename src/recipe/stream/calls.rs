@@ -190,7 +190,7 @@ impl Arguments {
                 .starts_with(|c: char| matches!(c, '{' | '[' | '"' | '-') || c.is_ascii_digit()),
         };
         if !is_string {
-            let text = body.to_owned();
+            let text = without_cut_bracket(body).to_owned();
             self.raw(&text, sink);
         } else if !body.is_empty() || value.kind == ValueKind::String {
             let text = body.to_owned();
@@ -245,4 +245,20 @@ impl Arguments {
         self.raw(if self.opened { "}" } else { "{}" }, sink);
         self.complete = true;
     }
+}
+
+/// JSON that the end of the output cut, without the bracket of a tag behind it: outside of its strings JSON has none.
+pub(super) fn without_cut_bracket(json: &str) -> &str {
+    let Some(rest) = json.strip_suffix("</").or_else(|| json.strip_suffix('<')) else {
+        return json;
+    };
+    let (mut in_string, mut bytes) = (false, rest.bytes());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => in_string = !in_string,
+            b'\\' if in_string => _ = bytes.next(),
+            _ => {}
+        }
+    }
+    if in_string { json } else { rest }
 }

@@ -5,7 +5,7 @@
 
 use super::answer::Reason;
 use super::attributes::{Attributes, Progress};
-use super::calls::{Arguments, Value, ValueKind};
+use super::calls::{Arguments, Value, ValueKind, without_cut_bracket};
 use super::held::{Class, Held, Mark};
 use super::settings::DeclaredTool;
 use super::sink::{Part, Sink};
@@ -717,7 +717,7 @@ impl Robust {
             }
             Err(_) if input.end.is_some() => {
                 let end = self.without_cut_close(cursor, input);
-                let text = input.held.slice(start, end).to_owned();
+                let text = without_cut_bracket(input.held.slice(start, end)).to_owned();
                 self.arguments.raw(&text, input.sink);
                 input.sink.skip(input.held, input.held.end());
                 Wait(Stage::Finished)
