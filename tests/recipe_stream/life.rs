@@ -282,7 +282,7 @@ fn long_streams_cost_linear_time() {
     let mut out = Output::default();
     for _ in 0..500_000 {
         parser.push(&text_chunk("a"), &mut out).unwrap();
-        out.events.clear();
+        out.clear();
     }
     parser.finish(Finish::Stop, None, &mut out).unwrap();
     assert_eq!(parser.usage().reasoning_tokens, 500_000);
