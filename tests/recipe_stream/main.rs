@@ -1,5 +1,6 @@
 //! The output side of the recipe: model output in, protocol events out.
 
+mod failures;
 mod grammar;
 mod life;
 mod merge;

@@ -25,9 +25,14 @@ struct Run {
     response: String,
 }
 
-/// Panics if a split shows in the events, or if they are wrong.
+/// Panics if a split shows in the events, or if they are wrong. Most inputs are only pushed as they are, one in
+/// eight is compared in several splits: told by the input alone, so that a finding is found again.
 pub fn check(input: &[u8]) {
     let plan = Plan::of(input);
+    if digest(input) >> 8 & 7 != 0 {
+        push_only(&plan);
+        return;
+    }
     let whole = plan.joined();
     let expected = run(&plan, &whole);
     check_run(&plan, &whole, &expected);
@@ -39,6 +44,21 @@ pub fn check(input: &[u8]) {
     if size > 0 {
         compare(&plan, &expected, run(&plan, &plan.cut(size)));
     }
+}
+
+/// Takes all steps; nothing but what holds at every moment is looked at.
+fn push_only(plan: &Plan) {
+    let mut parser = Parser::with(plan.options.clone(), plan.vocabulary.clone())
+        .unwrap_or_else(|error| panic!("{error}"));
+    let mut out = Output::default();
+    let mut tokens = 0;
+    for step in &plan.steps {
+        out.clear();
+        // What fails is compared by the other inputs.
+        let _ = take(&mut parser, step, &mut out);
+        tokens += out.events().map(|e| u64::from(e.token_count)).sum::<u64>();
+    }
+    assert!(tokens <= u64::from(parser.usage().completion_tokens));
 }
 
 fn run(plan: &Plan, steps: &[Step]) -> Run {
