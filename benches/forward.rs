@@ -230,6 +230,7 @@ impl Case {
             max_unread_tokens: 0,
             explicit_ack: false,
             no_cache: true,
+            constraint: None,
             tag: row as u64,
         }
     }

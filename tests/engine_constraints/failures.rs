@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fathom::call::{Cause, Options};
 use fathom::engine::backend::canary::CanaryOptions;
-use fathom::engine::constraint::{Constraint, Rules, Spec};
+use fathom::engine::constraint::{Constraint, Rules, Spec, Tokens};
 use fathom::engine::request::{EventKind, Failure, FinishReason};
 use fathom::engine::{Code, Request};
 use fathom::recipe::Protocol;
@@ -20,7 +20,7 @@ fn held(spec: Spec) -> Request {
         max_tokens: Some(4),
         constraint: Some(Constraint::new(Rules::Source {
             spec: Arc::new(spec),
-            table: table(),
+            tokens: Tokens::Table(table()),
         })),
         ..Request::new(vec![2, 3, 4])
     }
