@@ -93,12 +93,16 @@ fn deep_and_hostile_sources_are_refused_or_served() {
     let chain: String = (0..1_900)
         .map(|n| format!("r{n}: \"a\" r{}\n", n + 1))
         .collect();
+    let terminals: String = (0..1_900)
+        .map(|n| format!("T{n}: (\"a\" T{})* | \"b\"\n", n + 1))
+        .collect();
     for spec in [
         Spec::Regex(deep.clone()),
         Spec::Lark(format!("start: {deep}")),
         Spec::Ebnf(format!("root ::= {deep}")),
         Spec::JsonSchema(nested),
         Spec::Lark(format!("start: r0\n{chain}r1900: \"b\"")),
+        Spec::Lark(format!("start: T0\n{terminals}T1900: \"c\"")),
         Spec::Regex("((a{1,1000}){1,1000}){1,1000}".to_owned()),
         Spec::Regex("(.*a.{0,500}){20}".to_owned()),
         Spec::JsonSchema(r#"{"type":"integer","multipleOf":1000003}"#.to_owned()),
