@@ -221,6 +221,7 @@ impl Case {
             },
             ignore_eos: true,
             no_cache: true,
+            constraint: None,
             tag: row as u64,
             ..Request::new(prompt(self.prompt, self.vocab, row))
         }

@@ -1257,7 +1257,8 @@ FATHOM_API void fathom_tokenizer_free(fathom_tokenizer *t);
 
 /*
  * Compiles a constraint of FATHOM_CONSTRAINT_* for a tokenizer, within the default limits. `spec` is absent for
- * FATHOM_CONSTRAINT_JSON_OBJECT. Blocks while compiling, at most 10 seconds. Free with fathom_constraint_free. Any
+ * FATHOM_CONSTRAINT_JSON_OBJECT. Blocks while compiling, at most 10 seconds; the first one of a tokenizer up to a
+ * second more. Free with fathom_constraint_free. Any
  * thread. FATHOM_ERR_CONSTRAINT says what cannot be compiled, or which limit was exceeded.
  */
 FATHOM_API

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::error::Error;
 use super::request::ConstraintStart;
 use crate::engine::constraint::{
-    Constraint, Markup, Opening, Rules, Spec, Start, TokenTable, Tool, ToolCalls,
+    Constraint, Markup, Opening, Rules, Spec, Start, Tokens, Tool, ToolCalls,
 };
 use crate::engine::{self, Code};
 use crate::recipe::conversation::{InputMessage, ToolDefinition};
@@ -48,7 +48,7 @@ pub(super) fn of_prepared(
     rules: Option<Rules>,
     start: Option<&ConstraintStart>,
 ) -> Result<Option<Constraint>, Error> {
-    let Some(tokenizer) = prepared.tokenizer.as_deref() else {
+    let Some(tokenizer) = &prepared.tokenizer else {
         return of_tokens(rules, start);
     };
     let constraint = match (rules, &prepared.inference.output_constraint) {
@@ -84,7 +84,7 @@ pub(super) fn of_prepared(
 fn of_wish(
     prepared: &Prepared,
     wanted: &OutputConstraint,
-    tokenizer: &Tokenizer,
+    tokenizer: &Arc<Tokenizer>,
 ) -> Result<Option<Constraint>, Error> {
     let mut reserved = Vec::new();
     let spec = match wanted {
@@ -114,7 +114,7 @@ fn of_wish(
     };
     let rules = Rules::Source {
         spec: Arc::new(spec),
-        table: table(tokenizer)?,
+        tokens: Tokens::Vocabulary(tokenizer.clone()),
     };
     Ok(Some(Constraint {
         reserved,
@@ -144,11 +144,6 @@ fn after(trigger: &[u32], bound: Option<u32>) -> Start {
         trigger: trigger.to_vec(),
         bound,
     }
-}
-
-/// The vocabulary of a tokenizer.
-fn table(tokenizer: &Tokenizer) -> Result<Arc<TokenTable>, Error> {
-    tokenizer.table().map_err(Error::engine)
 }
 
 /// All tools of a conversation: those it begins with and those that its system messages bring.

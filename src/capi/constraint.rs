@@ -8,7 +8,7 @@ use super::error::Failed;
 use super::handle::{self, handle};
 use super::input;
 use super::types::*;
-use crate::engine::constraint::{self, Grammar, Spec};
+use crate::engine::constraint::{self, Grammar, Spec, Vocabulary};
 
 /// Any JSON object.
 pub const FATHOM_CONSTRAINT_JSON_OBJECT: i32 = 1;
@@ -28,7 +28,8 @@ pub const FATHOM_CONSTRAINT_STRUCTURAL_TAG: i32 = 7;
 handle!(fathom_constraint, 0x0A, Arc<Grammar>);
 
 /// Compiles a constraint of FATHOM_CONSTRAINT_* for a tokenizer, within the default limits. `spec` is absent for
-/// FATHOM_CONSTRAINT_JSON_OBJECT. Blocks while compiling, at most 10 seconds. Free with fathom_constraint_free. Any
+/// FATHOM_CONSTRAINT_JSON_OBJECT. Blocks while compiling, at most 10 seconds; the first one of a tokenizer up to a
+/// second more. Free with fathom_constraint_free. Any
 /// thread. FATHOM_ERR_CONSTRAINT says what cannot be compiled, or which limit was exceeded.
 #[must_use]
 #[unsafe(no_mangle)]

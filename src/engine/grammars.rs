@@ -10,16 +10,23 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::constraint::{Cache, Compiled, Found, Grammar, Limits, Ruled, Rules, Spec, TokenTable};
+use super::constraint::{
+    Cache, Compiled, Found, Grammar, Limits, Ruled, Rules, Spec, TokenTable, Tokens,
+};
 use super::core::{Command, Compiling, Core, Submission};
 use super::pool::Todo;
 use super::request::Failure;
 use super::sequence::earliest;
 
-/// A grammar to compile.
-pub(super) struct Job {
-    spec: Arc<Spec>,
-    table: Arc<TokenTable>,
+/// What there is to do.
+pub(super) enum Job {
+    /// Make the vocabulary's table that this request needs.
+    Index(Box<Submission>),
+    /// Compile a grammar.
+    Compile {
+        spec: Arc<Spec>,
+        table: Arc<TokenTable>,
+    },
 }
 
 /// See the module.
@@ -47,7 +54,9 @@ impl Grammars {
         let grammar = match submission.request.constraint.as_ref().map(|c| &c.grammar) {
             None => return Ok(Box::new(submission)),
             Some(Rules::Compiled(grammar)) => Some(grammar.clone()),
-            Some(Rules::Source { spec, table }) => self.cache.get(spec, table),
+            Some(Rules::Source { spec, tokens }) => tokens
+                .made_table()
+                .and_then(|table| self.cache.get(spec, &table)),
         };
         match grammar {
             Some(grammar) => {
@@ -58,40 +67,66 @@ impl Grammars {
         }
     }
 
-    /// Lets a request that the engine thread knows as deferred wait for its grammar.
-    pub(super) fn wait(&self, core: &Core, mut submission: Box<Submission>) {
-        let Some(Rules::Source { spec, table }) = submission
-            .request
-            .constraint
-            .as_ref()
-            .map(|c| c.grammar.clone())
-        else {
-            core.tell(Command::Submit(submission));
-            return;
-        };
+    /// Lets a request that the engine thread knows as deferred wait for its grammar. Never blocks.
+    pub(super) fn wait(&self, core: &Core, submission: Box<Submission>) {
         core.tell(Command::Compiling(
             submission.delivery.id,
             compiling(&submission, self.timeout),
         ));
+        match source(&submission).map(|(spec, tokens)| (spec, tokens.made_table())) {
+            None => core.tell(Command::Submit(submission)),
+            Some((_, None)) => self.todo.push(Job::Index(submission)),
+            Some((spec, Some(table))) => self.enter(core, submission, spec, table),
+        }
+    }
+
+    fn enter(
+        &self,
+        core: &Core,
+        submission: Box<Submission>,
+        spec: Arc<Spec>,
+        table: Arc<TokenTable>,
+    ) {
         match self.cache.find(&spec, &table, submission) {
-            Found::Ready(grammar, waiter) => {
-                submission = waiter;
+            Found::Ready(grammar, mut submission) => {
                 rule(&mut submission, grammar);
                 core.tell(Command::Submit(submission));
             }
-            Found::Mine => self.todo.push(Job { spec, table }),
+            Found::Mine => self.todo.push(Job::Compile { spec, table }),
             Found::Later => {}
         }
     }
 
-    /// Compiles one grammar and tells all who wait for it.
-    pub(super) fn run(&self, core: &Core, job: &Job) {
-        let is_alive = |waiter: &Box<Submission>| core.find(waiter.delivery.id).is_some();
-        let (compiled, waiters) = self.cache.compile(&job.spec, &job.table, is_alive);
-        let Some(compiled) = compiled else { return };
-        for submission in waiters {
-            tell(core, submission, &compiled);
+    /// Does what there is to do, and tells all who wait for it.
+    pub(super) fn run(&self, core: &Core, job: Job) {
+        match job {
+            Job::Index(submission) => {
+                let Some((spec, tokens)) = source(&submission) else {
+                    return;
+                };
+                match tokens.table() {
+                    Ok(table) => self.enter(core, submission, spec, table),
+                    Err(error) => tell(core, submission, &Err(error)),
+                }
+            }
+            Job::Compile { spec, table } => {
+                let (compiled, waiters) = self.cache.compile(&spec, &table, |waiter| {
+                    core.find(waiter.delivery.id).is_some()
+                });
+                let Some(compiled) = compiled else { return };
+                for submission in waiters {
+                    tell(core, submission, &compiled);
+                }
+            }
         }
+    }
+}
+
+/// What a request wants compiled.
+fn source(submission: &Submission) -> Option<(Arc<Spec>, Tokens)> {
+    match &submission.request.constraint.as_ref()?.grammar {
+        Rules::Source { spec, tokens } => Some((spec.clone(), tokens.clone())),
+        Rules::Compiled(_) => None,
     }
 }
 

@@ -429,7 +429,7 @@ fn start_pools(
         config.grammar_threads,
         constraint::STACK,
         to_compile,
-        move |job| rules.run(&shared, &job),
+        move |job| rules.run(&shared, job),
     )?;
     Ok((prepare, compile))
 }

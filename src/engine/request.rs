@@ -399,12 +399,24 @@ pub trait Adapter: Send {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::constraint::{Rules, Spec, Token, TokenTable, Tokens};
 
     const BOUNDS: Bounds = Bounds {
         vocab: 100,
         max_context: 64,
         pool_tokens: 48,
     };
+
+    fn starting(trigger: Vec<u32>, bound: Option<u32>) -> Constraint {
+        let table = TokenTable::new([Token::Text(b"a")]).unwrap();
+        Constraint {
+            start: Start::After { trigger, bound },
+            ..Constraint::new(Rules::Source {
+                spec: Arc::new(Spec::JsonObject),
+                tokens: Tokens::Table(Arc::new(table)),
+            })
+        }
+    }
 
     #[test]
     fn every_field_is_checked_and_named() {
@@ -439,6 +451,18 @@ mod tests {
             }),
             ("max_tokens", Code::ContextExceeded, |r| {
                 r.max_tokens = Some(62)
+            }),
+            ("trigger", Code::InvalidParam, |r| {
+                r.constraint = Some(starting(vec![], None))
+            }),
+            ("trigger", Code::InvalidParam, |r| {
+                r.constraint = Some(starting(vec![1; 65], None))
+            }),
+            ("trigger", Code::InvalidParam, |r| {
+                r.constraint = Some(starting(vec![1, 100], None))
+            }),
+            ("bound", Code::InvalidParam, |r| {
+                r.constraint = Some(starting(vec![1], Some(100)))
             }),
         ];
         for (param, code, spoil) in spoiled {

@@ -27,7 +27,7 @@ use self::bpe::{Bpe, Scratch};
 use self::split::Splitter;
 use super::error::{Error, Stage};
 use crate::engine;
-use crate::engine::constraint::{Token, TokenTable};
+use crate::engine::constraint::{Token, TokenTable, Vocabulary};
 
 /// A loaded `tokenizer.json`. Immutable; any number of threads.
 pub struct Tokenizer {
@@ -194,8 +194,21 @@ impl Tokenizer {
         named.or_else(|| self.bpe.entry(text.as_bytes()))
     }
 
-    /// The vocabulary for grammars over tokens. Made on first use, which takes tens of milliseconds.
-    pub fn table(&self) -> Result<Arc<TokenTable>, engine::Error> {
+    /// Ids of text without any special token.
+    fn encode_region(
+        &self,
+        region: &str,
+        ids: &mut Vec<u32>,
+        scratch: &mut Scratch,
+    ) -> Result<(), Error> {
+        self.splitter
+            .split(region, |piece| self.bpe.encode(piece, ids, scratch))
+            .map_err(|reason| Error::new(Stage::Internal, "", format!("pre-tokenizer: {reason}")))
+    }
+}
+
+impl Vocabulary for Tokenizer {
+    fn table(&self) -> Result<Arc<TokenTable>, engine::Error> {
         let make = || {
             let tokens = (0..self.vocab_size()).map(|id| match self.tokens.kind(id) {
                 Some(Kind::Base) => Token::Text(self.tokens.bytes(id)),
@@ -207,16 +220,8 @@ impl Tokenizer {
         self.table.get_or_init(make).clone()
     }
 
-    /// Ids of text without any special token.
-    fn encode_region(
-        &self,
-        region: &str,
-        ids: &mut Vec<u32>,
-        scratch: &mut Scratch,
-    ) -> Result<(), Error> {
-        self.splitter
-            .split(region, |piece| self.bpe.encode(piece, ids, scratch))
-            .map_err(|reason| Error::new(Stage::Internal, "", format!("pre-tokenizer: {reason}")))
+    fn made_table(&self) -> Option<Arc<TokenTable>> {
+        self.table.get()?.clone().ok()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fathom::engine::backend::canary::{Canary, CanaryOptions, expected};
 use fathom::engine::constraint::plain::{Expression, JsonObject, Language, Plain};
 use fathom::engine::constraint::{
-    Constraint, Matcher, Rules, Spec, Start, Token, TokenTable, compile,
+    Constraint, Matcher, Rules, Spec, Start, Token, TokenTable, Tokens, compile,
 };
 use fathom::engine::model::ModelLimits;
 use fathom::engine::queue::QueueOptions;
@@ -208,7 +208,7 @@ fn request(number: u32, constraint: Constraint) -> Request {
 fn source(spec: &Spec, table: &Arc<TokenTable>) -> Rules {
     Rules::Source {
         spec: Arc::new(spec.clone()),
-        table: table.clone(),
+        tokens: Tokens::Table(table.clone()),
     }
 }
 

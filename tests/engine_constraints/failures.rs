@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use fathom::call::{Cause, Options};
 use fathom::engine::backend::canary::CanaryOptions;
-use fathom::engine::constraint::{Constraint, Rules, Spec};
+use fathom::engine::constraint::{Constraint, Rules, Spec, Tokens};
 use fathom::engine::request::{EventKind, Failure, FinishReason};
 use fathom::engine::{Code, Request};
 use fathom::recipe::Protocol;
@@ -20,7 +20,7 @@ fn held(spec: Spec) -> Request {
         max_tokens: Some(4),
         constraint: Some(Constraint::new(Rules::Source {
             spec: Arc::new(spec),
-            table: table(),
+            tokens: Tokens::Table(table()),
         })),
         ..Request::new(vec![2, 3, 4])
     }
@@ -93,12 +93,16 @@ fn deep_and_hostile_sources_are_refused_or_served() {
     let chain: String = (0..1_900)
         .map(|n| format!("r{n}: \"a\" r{}\n", n + 1))
         .collect();
+    let terminals: String = (0..1_900)
+        .map(|n| format!("T{n}: (\"a\" T{})* | \"b\"\n", n + 1))
+        .collect();
     for spec in [
         Spec::Regex(deep.clone()),
         Spec::Lark(format!("start: {deep}")),
         Spec::Ebnf(format!("root ::= {deep}")),
         Spec::JsonSchema(nested),
         Spec::Lark(format!("start: r0\n{chain}r1900: \"b\"")),
+        Spec::Lark(format!("start: T0\n{terminals}T1900: \"c\"")),
         Spec::Regex("((a{1,1000}){1,1000}){1,1000}".to_owned()),
         Spec::Regex("(.*a.{0,500}){20}".to_owned()),
         Spec::JsonSchema(r#"{"type":"integer","multipleOf":1000003}"#.to_owned()),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fathom::engine::Request;
 use fathom::engine::backend::canary::CanaryOptions;
-use fathom::engine::constraint::{Constraint, Rules, Spec};
+use fathom::engine::constraint::{Constraint, Rules, Spec, Tokens};
 use fathom::engine::request::Sampling;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -81,7 +81,7 @@ fn random_outputs_satisfy_random_schemas() {
                     },
                     constraint: Some(Constraint::new(Rules::Source {
                         spec: spec.clone(),
-                        table: table.clone(),
+                        tokens: Tokens::Table(table.clone()),
                     })),
                     ..Request::new(vec![2 + seed as u32 % 90, 5])
                 })

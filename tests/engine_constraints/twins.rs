@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fathom::engine::constraint::plain::{Expression, JsonObject, Language, Plain};
-use fathom::engine::constraint::{Matcher, Spec, TokenTable, compile};
+use fathom::engine::constraint::{Matcher, Spec, TokenTable, Vocabulary, compile};
 use fathom::recipe::tokenizer::Tokenizer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

@@ -7,11 +7,12 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Grammar, Limits, Spec, TokenTable};
+use super::{Fault, Grammar, Limits, Spec, TokenTable};
 use crate::engine::error::Error;
 
 /// What a compilation gives.
@@ -141,8 +142,12 @@ impl<W> Cache<W> {
 
 /// Compiles once, without a cache.
 pub(crate) fn compile(spec: &Spec, table: &Arc<TokenTable>, limits: &Limits) -> Compiled {
-    let source = spec.source(limits)?;
-    Grammar::compile(&source, table, limits).map(Arc::new)
+    let compiled = catch_unwind(AssertUnwindSafe(|| {
+        let source = spec.source(limits)?;
+        Grammar::compile(&source, table, limits).map(Arc::new)
+    }));
+    // Whoever waits for it must be told.
+    compiled.unwrap_or_else(|_| Err(Fault::Broken.into_error()))
 }
 
 impl<W> State<W> {

@@ -45,7 +45,7 @@ impl Grammar {
     ) -> Result<Self, Error> {
         let built = catch_unwind(AssertUnwindSafe(|| parser(source, table, limits)));
         let parser = built
-            .unwrap_or_else(|_| Err("it is too large".to_owned()))
+            .unwrap_or_else(|_| Err("the compiler cannot handle it".to_owned()))
             .map_err(|reason| invalid(&reason))?;
         let grammar = Self {
             parser,
@@ -105,8 +105,9 @@ impl Grammar {
 
     /// About how much memory it holds; grows while it is used.
     pub fn bytes(&self) -> usize {
-        // Other parts are of the order of the source.
-        let lexer = self.parser.lexer_stats().num_bytes;
+        // Other parts are of the order of the source. A matcher that panicked left a lock that panics.
+        let lexer = catch_unwind(AssertUnwindSafe(|| self.parser.lexer_stats().num_bytes));
+        let lexer = lexer.unwrap_or_default();
         lexer + 32 * self.source_bytes + 4096
     }
 

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 pub use guided::{Grammar, Guided};
 pub use spec::Spec;
-pub use table::{Token, TokenTable};
+pub use table::{Token, TokenTable, Tokens, Vocabulary};
 pub use tools::{Markup, Opening, Tool, ToolCalls};
 
 pub(crate) use cache::{Cache, Compiled, Found};
@@ -144,7 +144,7 @@ pub enum Rules {
         /// What to compile.
         spec: Arc<Spec>,
         /// For whom.
-        table: Arc<TokenTable>,
+        tokens: Tokens,
     },
 }
 
@@ -168,8 +168,8 @@ impl PartialEq for Rules {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Compiled(a), Self::Compiled(b)) => Arc::ptr_eq(a, b),
-            (Self::Source { spec: a, table: s }, Self::Source { spec: b, table: t }) => {
-                a == b && s.digest() == t.digest()
+            (Self::Source { spec: a, tokens: s }, Self::Source { spec: b, tokens: t }) => {
+                a == b && s == t
             }
             (Self::Compiled(_) | Self::Source { .. }, _) => false,
         }

@@ -85,11 +85,11 @@ impl Spec {
         match self {
             Self::JsonObject => Ok(schema(json!({"type": "object"}))),
             Self::JsonSchema(text) => {
-                let value: Value = serde_json::from_str(text)
+                let mut value: Value = serde_json::from_str(text)
                     .map_err(|error| refuse(format!("the schema is not JSON: {error}")))?;
                 match value {
                     Value::Object(_) | Value::Bool(_) => {
-                        check_schema(&value)?;
+                        tidy(&mut value)?;
                         Ok(schema(value))
                     }
                     _ => Err(refuse("a schema is an object, true or false".to_owned())),
@@ -134,32 +134,59 @@ fn schema(value: Value) -> Source {
     Source::Schema(with_layout(value))
 }
 
-/// Bounds what compiling a schema costs beyond its length. Recursion is bounded by the JSON reader.
-pub(super) fn check_schema(schema: &Value) -> Result<(), Error> {
-    match schema {
-        Value::Array(items) => items.iter().try_for_each(check_schema),
-        Value::Object(object) => {
-            if let Some(Value::Object(properties)) = object.get("properties")
-                && properties.len() > PROPERTIES
-            {
-                return Err(refuse(format!(
-                    "an object of the schema has more than {PROPERTIES} properties"
-                )));
-            }
-            if let Some(Value::Number(number)) = object.get("multipleOf") {
-                let text = number.to_string();
-                let digits = text.split(['e', 'E']).next().unwrap_or_default();
-                let digits = digits.replace('.', "");
-                if digits.parse().is_ok_and(|digits: u64| digits > MULTIPLE) {
-                    return Err(refuse(format!(
-                        "\"multipleOf\" is {text}, more than the limit of {MULTIPLE}"
-                    )));
-                }
-            }
-            object.values().try_for_each(check_schema)
-        }
-        _ => Ok(()),
+/// Formats that are held; others say something about a text that JSON Schema does not ask to be true.
+const FORMATS: [&str; 10] = [
+    "date",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "time",
+    "uri",
+    "uuid",
+];
+
+/// Bounds what compiling a schema costs beyond its length, and drops annotations that the library takes for
+/// keywords. Recursion is bounded by the JSON reader.
+pub(super) fn tidy(schema: &mut Value) -> Result<(), Error> {
+    let object = match schema {
+        Value::Array(items) => return items.iter_mut().try_for_each(tidy),
+        Value::Object(object) => object,
+        _ => return Ok(()),
+    };
+    if let Some(Value::Object(properties)) = object.get("properties")
+        && properties.len() > PROPERTIES
+    {
+        return Err(refuse(format!(
+            "an object of the schema has more than {PROPERTIES} properties"
+        )));
     }
+    if let Some(Value::Number(number)) = object.get("multipleOf") {
+        let text = number.to_string();
+        let digits = text.split(['e', 'E']).next().unwrap_or_default();
+        let digits = digits.replace('.', "");
+        if digits.parse().is_ok_and(|digits: u64| digits > MULTIPLE) {
+            return Err(refuse(format!(
+                "\"multipleOf\" is {text}, more than the limit of {MULTIPLE}"
+            )));
+        }
+    }
+    let is_text = object.get("type").is_none_or(|kind| *kind == "string");
+    if let Some(Value::String(format)) = object.get("format")
+        && !(is_text && FORMATS.contains(&format.as_str()))
+    {
+        object.shift_remove("format");
+    }
+    if object.get("deprecated").is_some_and(Value::is_boolean) {
+        object.shift_remove("deprecated");
+    }
+    object
+        .iter_mut()
+        // Below these are values, not schemas.
+        .filter(|(key, _)| !["const", "enum", "default", "examples"].contains(&key.as_str()))
+        .try_for_each(|(_, value)| tidy(value))
 }
 
 /// An expression as it stands between slashes.
@@ -254,6 +281,26 @@ mod tests {
             let message = refused(&spec);
             assert!(message.contains(reason), "{message}");
         }
+    }
+
+    #[test]
+    fn annotations_are_dropped_where_they_are_annotations() {
+        let mut schema = json!({
+            "format": "colour", "deprecated": true, "const": {"format": "colour"},
+            "properties": {
+                "format": {"type": "integer", "format": "int32"},
+                "deprecated": {"type": "string", "format": "date"},
+            },
+        });
+        tidy(&mut schema).unwrap();
+        let expected = json!({
+            "const": {"format": "colour"},
+            "properties": {
+                "format": {"type": "integer"},
+                "deprecated": {"type": "string", "format": "date"},
+            },
+        });
+        assert_eq!(schema, expected);
     }
 
     #[test]

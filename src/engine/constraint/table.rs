@@ -1,7 +1,7 @@
 //! The vocabulary as grammars see it: the bytes of every id, and which ids no text can produce.
 //!
 //! In: the tokens of one tokenizer. Out: a prefix tree over their bytes, shared by all grammars compiled for
-//! it. Made once a tokenizer, on first use: tens of milliseconds and some megabytes for 130 000 ids.
+//! it. Made once a tokenizer, on first use: up to a second and some tens of megabytes for 130 000 ids.
 //!
 //! A control token has no bytes here, whatever its spelling: a grammar reaches it by its id or not at all, so a
 //! text that spells `</think>` inside a JSON string is made of ordinary tokens.
@@ -26,6 +26,56 @@ pub enum Token<'a> {
     Control,
     /// Nothing: a hole in the numbering.
     Unused,
+}
+
+/// Something that has a table, once somebody asks for it.
+pub trait Vocabulary: Send + Sync {
+    /// Makes it if it is not there. May block for a second.
+    fn table(&self) -> Result<Arc<TokenTable>, Error>;
+    /// If it is there. Never blocks.
+    fn made_table(&self) -> Option<Arc<TokenTable>>;
+}
+
+/// The vocabulary of a constraint that is to be compiled.
+#[derive(Clone)]
+pub enum Tokens {
+    /// Its table is there.
+    Table(Arc<TokenTable>),
+    /// Its table may have to be made.
+    Vocabulary(Arc<dyn Vocabulary>),
+}
+
+impl Tokens {
+    pub(crate) fn table(&self) -> Result<Arc<TokenTable>, Error> {
+        match self {
+            Self::Table(table) => Ok(table.clone()),
+            Self::Vocabulary(vocabulary) => vocabulary.table(),
+        }
+    }
+
+    pub(crate) fn made_table(&self) -> Option<Arc<TokenTable>> {
+        match self {
+            Self::Table(table) => Some(table.clone()),
+            Self::Vocabulary(vocabulary) => vocabulary.made_table(),
+        }
+    }
+}
+
+impl PartialEq for Tokens {
+    /// Whether they are the same, not whether they are alike.
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Table(a), Self::Table(b)) => Arc::ptr_eq(a, b),
+            (Self::Vocabulary(a), Self::Vocabulary(b)) => Arc::ptr_eq(a, b),
+            (Self::Table(_) | Self::Vocabulary(_), _) => false,
+        }
+    }
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Tokens").field(&self.made_table()).finish()
+    }
 }
 
 /// See the module. Immutable; any number of threads.

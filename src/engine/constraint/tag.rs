@@ -11,7 +11,7 @@ use std::fmt::Write;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::spec::{check_schema, lark_regex, lark_string, refuse, with_layout};
+use super::spec::{lark_regex, lark_string, refuse, tidy, with_layout};
 use crate::engine::error::Error;
 
 #[derive(Deserialize)]
@@ -33,7 +33,7 @@ struct Structure {
 }
 
 pub(super) fn to_lark(text: &str) -> Result<String, Error> {
-    let tags: Tags = serde_json::from_str(text)
+    let mut tags: Tags = serde_json::from_str(text)
         .map_err(|error| refuse(format!("the structural tag cannot be read: {error}")))?;
     if let Some(kind) = tags.kind.filter(|kind| kind != "structural_tag") {
         return Err(refuse(format!(
@@ -47,14 +47,14 @@ pub(super) fn to_lark(text: &str) -> Result<String, Error> {
     }
     // A trigger that another one begins with is always seen first.
     let mut tails: Vec<Vec<String>> = tags.triggers.iter().map(|_| Vec::new()).collect();
-    for (at, structure) in tags.structures.iter().enumerate() {
+    for (at, structure) in tags.structures.iter_mut().enumerate() {
         let begins = |trigger: &String| structure.begin.starts_with(trigger.as_str());
         let Some(first) = tags.triggers.iter().position(begins) else {
             return Err(refuse(format!(
                 "structure {at} begins with none of the triggers"
             )));
         };
-        check_schema(&structure.schema)?;
+        tidy(&mut structure.schema)?;
         let rest = &structure.begin[tags.triggers[first].len()..];
         let mut tail = String::new();
         for part in [rest, "\u{0}", structure.end.as_str()] {

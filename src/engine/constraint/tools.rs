@@ -14,7 +14,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::spec::{JSON_SPACE, check_schema, lark_string, refuse};
+use super::spec::{JSON_SPACE, lark_string, refuse, tidy};
 use crate::engine::error::Error;
 
 /// See the module.
@@ -147,8 +147,9 @@ impl Writer<'_> {
         if !is_spellable(&tool.name) {
             return Err(refuse_tool("has a name that no call can spell"));
         }
-        let schema: Value = serde_json::from_str(&tool.parameters)
+        let mut schema: Value = serde_json::from_str(&tool.parameters)
             .map_err(|error| refuse_tool(&format!("has parameters that are not JSON: {error}")))?;
+        tidy(&mut schema)?;
         let empty = Map::new();
         let declared = match schema.get("properties") {
             Some(Value::Object(properties)) => properties,
@@ -170,7 +171,6 @@ impl Writer<'_> {
                 }
                 continue;
             }
-            check_schema(property)?;
             self.parameter(&lark_string(name), property, &schema, tool.strict);
             optional.push(!is_required);
         }

@@ -364,6 +364,43 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Catches a mask after the filters, one that is off by a bit, and one that hides a fault.
+    #[test]
+    fn a_mask_is_as_if_the_other_ids_were_impossible() {
+        let logits: Vec<f32> = (0..100).map(|id| (id * 37 % 101) as f32 / 9.0).collect();
+        let allowed = [0x8000_0001, 0, u32::MAX];
+        let is_allowed = |id: usize| id == 0 || id == 31 || (64..96).contains(&id);
+        let masked: Vec<f32> = (0..100)
+            .map(|id| {
+                if is_allowed(id) {
+                    logits[id]
+                } else {
+                    f32::NEG_INFINITY
+                }
+            })
+            .collect();
+        let mut sampler = Sampler::new();
+        for (top_k, top_p) in [(0, 1.0), (3, 1.0), (0, 0.7), (5, 0.9)] {
+            for seed in 0..50 {
+                let sampling = sampling(seed as f32 / 20.0, top_k, top_p, 0.0);
+                let noise = || Noise::new(seed, 9, 0, Purpose::Target);
+                let chosen = sampler.choose_among(&logits, &allowed, &sampling, noise());
+                assert_eq!(chosen, sampler.choose(&masked, &sampling, noise()));
+                assert!(is_allowed(chosen.unwrap() as usize));
+            }
+        }
+        let greedy = sampling(0.0, 0, 1.0, 0.0);
+        let mut choose = |logits: &[f32], allowed: &[u32]| {
+            let noise = Noise::new(0, 0, 0, Purpose::Target);
+            sampler.choose_among(logits, allowed, &greedy, noise)
+        };
+        assert_eq!(choose(&logits, &[0, 0, 0, 0]), Err(RowFault::Empty));
+        assert_eq!(choose(&logits, &[]), Err(RowFault::Empty));
+        let mut broken = logits.clone();
+        broken[50] = f32::NAN;
+        assert_eq!(choose(&broken, &allowed), Err(RowFault::Numeric));
+    }
+
     fn sampling(temperature: f32, top_k: u32, top_p: f32, min_p: f32) -> Sampling {
         Sampling {
             temperature,
