@@ -15,7 +15,7 @@ use std::time::Instant;
 use super::core::{Command, Core, shutting_down};
 use super::delivery::{Cancel, Delivery, End};
 use super::error::{Code, Error};
-use super::kv::{Blocks, SlotId, Slots};
+use super::kv::{self, Bounded, Budget, Fence, Hit, Memory, Order, SlotId, Supply};
 use super::metrics::count;
 use super::model::{LogitRows, Model, StepSequence};
 use super::queue::{NewToken, Shared};
@@ -40,8 +40,7 @@ pub(crate) struct Worker {
     model: Box<dyn Model>,
     eos: Vec<u32>,
     vocab: usize,
-    blocks: Blocks,
-    slots: Slots,
+    memory: Memory,
     scheduler: Scheduler,
     sampler: Sampler,
     sequences: Vec<Option<Box<Sequence>>>,
@@ -81,8 +80,16 @@ impl Worker {
         let worker = Self {
             eos: limits.eos.clone(),
             vocab: limits.vocab as usize,
-            blocks: Blocks::new(limits.blocks),
-            slots: Slots::new(limits.slots),
+            memory: Memory::new(&kv::Options {
+                blocks: limits.blocks,
+                slots: limits.slots,
+                block_tokens: limits.block_tokens,
+                budget: Budget::default(),
+                bounded: Bounded::Stored,
+                key: 0,
+                hash: None,
+                order: Order::Recent,
+            }),
             scheduler: Scheduler::new(core.config.scheduler),
             sampler: Sampler::new(),
             sequences: Vec::new(),
@@ -99,7 +106,7 @@ impl Worker {
             core,
             model,
         };
-        let total = worker.blocks.total();
+        let total = worker.memory.block_counts().total();
         worker.core.counters.kv_blocks_total.store(total, Relaxed);
         worker
     }
@@ -332,11 +339,16 @@ impl Worker {
     }
 
     fn plan(&mut self) {
+        let Supply {
+            blocks_now,
+            slots_now,
+            ..
+        } = self.memory.supply();
         let view = View {
             running: &self.scratch.running,
             waiting: &self.scratch.waiting,
-            free_blocks: self.blocks.free(),
-            free_slots: self.slots.free(),
+            free_blocks: blocks_now,
+            free_slots: slots_now,
         };
         self.scheduler.plan(view, &mut self.scratch.plan);
     }
@@ -352,7 +364,8 @@ impl Worker {
         let waiting = (self.waiting.len() + self.preparing.len()) as u32;
         counters.running.store(running, Relaxed);
         counters.waiting.store(waiting, Relaxed);
-        counters.kv_blocks_used.store(self.blocks.used(), Relaxed);
+        let used = self.memory.block_counts().owned;
+        counters.kv_blocks_used.store(used, Relaxed);
     }
 
     // Carrying out.
@@ -396,7 +409,7 @@ impl Worker {
         for (at, rows) in plan.rows.iter().enumerate() {
             let (key, count, _) = self.scratch.rows[at];
             let sequence = live(&mut self.sequences, key);
-            if !self.blocks.take(rows.new_blocks, &mut sequence.blocks) {
+            if !self.memory.grow(&mut sequence.table, rows.new_blocks) {
                 return Err(Error::new(
                     Code::Internal,
                     "",
@@ -426,7 +439,9 @@ impl Worker {
     }
 
     fn admit(&mut self, key: Key) -> Result<(), Error> {
-        let slot = self.slots.take().ok_or_else(|| {
+        let table = &mut live(&mut self.sequences, key).table;
+        let slot = self.memory.admit(table, &Hit::default(), 0);
+        let slot = slot.ok_or_else(|| {
             Error::new(
                 Code::Internal,
                 "",
@@ -447,10 +462,12 @@ impl Worker {
     /// The one way by which slots and blocks come back.
     fn release(&mut self, key: Key) {
         let sequence = live(&mut self.sequences, key);
-        self.blocks.give(&mut sequence.blocks);
-        if let Place::Running { slot } = sequence.place {
-            self.slots.give(slot);
-        }
+        let slot = match sequence.place {
+            Place::Running { slot } => Some(slot),
+            Place::Waiting { .. } => None,
+        };
+        // A step is over before anything comes back.
+        self.memory.release(&mut sequence.table, slot, Fence(0));
     }
 
     fn forward(&mut self) -> Result<(), Error> {
@@ -473,7 +490,7 @@ impl Worker {
             let (before, rest) = sequence.tokens.split_at(sequence.computed as usize);
             list.push(StepSequence {
                 slot,
-                blocks: &sequence.blocks,
+                blocks: sequence.table.blocks(),
                 position: sequence.computed,
                 tokens: &rest[..count as usize],
                 history: before,
