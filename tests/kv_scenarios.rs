@@ -116,26 +116,40 @@ fn every_turn_of_a_conversation_finds_the_turn_before() {
     }
 }
 
-#[test]
-fn conversations_visited_in_turn_all_hit_while_the_pool_is_mostly_empty() {
-    const STATE: u64 = 4_000;
-    // One slot keeps two snapshots; the twenty conversations live from what the blocks leave.
+/// Twenty conversations that grow turn by turn, one after the other: every visit goes on where the last one ended.
+fn talk_in_turn(budget: Budget, state: usize) {
     let mut memory = Memory::new(&Options {
         bounded: Bounded::Stored,
-        budget: Budget::of_pools(1_000, 100, 1, STATE),
+        budget,
         ..options(1_000, 1)
     });
     let mut before = [0; 20];
     for turn in 1..=6 {
         for (talk, before) in (0..).zip(&mut before) {
             let all = tokens(talk, 8 * turn);
-            let hit = visit_and_save(&mut memory, &all, STATE as usize);
+            let hit = visit_and_save(&mut memory, &all, state);
             assert_eq!(hit, *before, "conversation {talk}, turn {turn}");
             *before = 8 * turn;
         }
     }
     assert_eq!(memory.counters().lost_to_state_tokens, 0);
     assert_eq!(memory.counters().evicted_blocks, 0);
+}
+
+#[test]
+fn conversations_visited_in_turn_all_hit_while_the_pool_is_mostly_empty() {
+    // One slot keeps two snapshots; the twenty conversations live from what the blocks leave.
+    talk_in_turn(Budget::of_pools(1_000, 100, 1, 4_000), 4_000);
+}
+
+#[test]
+fn a_snapshot_that_a_later_one_replaces_goes_first() {
+    // One snapshot for each conversation and one to spare: the order of use alone would lose the next one's.
+    let budget = Budget {
+        bytes: 21 * 4_000,
+        ..Budget::default()
+    };
+    talk_in_turn(budget, 4_000);
 }
 
 #[test]

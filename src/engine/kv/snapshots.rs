@@ -276,6 +276,27 @@ mod tests {
     }
 
     #[test]
+    fn what_one_user_left_behind_goes_first_and_what_two_used_does_not() {
+        let mut snapshots = Snapshots::new(4);
+        let [a, b, c] = [1, 2, 3].map(|n| snapshots.insert(BlockId(n), vec![0], n.into()));
+        for id in [b, c, c] {
+            snapshots.pin(id, 4);
+            snapshots.unpin(id);
+        }
+        snapshots.demote(c);
+        assert_eq!(snapshots.oldest(), Some((BlockId(1), 1)));
+        snapshots.demote(b);
+        assert_eq!(snapshots.oldest(), Some((BlockId(2), 0)));
+        snapshots.touch(b, 5);
+        assert_eq!(snapshots.oldest(), Some((BlockId(1), 1)));
+        snapshots.pin(a, 6);
+        snapshots.demote(a);
+        snapshots.touch(a, 7);
+        assert_eq!(snapshots.oldest(), Some((BlockId(3), 4)));
+        snapshots.audit();
+    }
+
+    #[test]
     #[should_panic(expected = "unpinned twice")]
     fn unpinning_twice_is_a_bug() {
         let mut snapshots = Snapshots::new(2);
