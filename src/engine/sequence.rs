@@ -11,7 +11,7 @@ use super::constraint::{Fault, Guide, Step};
 use super::core::Submission;
 use super::delivery::{Cancel, Delivery, Detail, End};
 use super::error::{Code, Error};
-use super::kv::{BlockId, SlotId};
+use super::kv::{SlotId, Table};
 use super::request::{Failure, FinishReason, First, Logprobs, Request, RequestId, Sampling, Usage};
 use super::scheduler::{Running, Waiting};
 
@@ -25,7 +25,7 @@ const LEAST_UNREAD: u32 = 2;
 pub(crate) enum Place {
     /// Holds nothing.
     Waiting { since: Instant, since_step: u64 },
-    /// Holds a slot, and the blocks in [`Sequence::blocks`].
+    /// Holds a slot, and the blocks in [`Sequence::table`].
     Running { slot: SlotId },
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Sequence {
     /// Tokens whose rows have run with the blocks held now.
     pub(crate) computed: u32,
     /// Outside [`Place`] so that its memory is reused after a preemption.
-    pub(crate) blocks: Vec<BlockId>,
+    pub(crate) table: Table,
     pub(crate) place: Place,
     pub(crate) preemptions: u32,
     /// How often others were admitted before it.
@@ -159,7 +159,7 @@ impl Sequence {
             held,
             class,
             computed: 0,
-            blocks: Vec::new(),
+            table: Table::default(),
             place: Place::Waiting {
                 since: now,
                 since_step: step,
@@ -220,7 +220,7 @@ impl Sequence {
             arrival: self.id().0,
             length: self.len(),
             computed: self.computed,
-            blocks: self.blocks.len() as u32,
+            blocks: self.table.len(),
             is_paused: self.paused_since.is_some(),
             preemptions: self.preemptions,
         }

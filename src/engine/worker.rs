@@ -16,7 +16,7 @@ use super::constraint::timed_out;
 use super::core::{Command, Compiling, Core, shutting_down};
 use super::delivery::{Cancel, Delivery, End};
 use super::error::{Code, Error};
-use super::kv::{Blocks, SlotId, Slots};
+use super::kv::{self, Bounded, Budget, Fence, Hit, Memory, Order, SlotId, Supply};
 use super::metrics::count;
 use super::metrics::steps::{StepKind, StepRecord};
 use super::model::{LogitRows, Model, StepSequence};
@@ -60,8 +60,7 @@ pub(crate) struct Worker {
     model: Box<dyn Model>,
     eos: Vec<u32>,
     vocab: usize,
-    blocks: Blocks,
-    slots: Slots,
+    memory: Memory,
     scheduler: Scheduler,
     sampler: Sampler,
     sequences: Vec<Option<Box<Sequence>>>,
@@ -103,8 +102,16 @@ impl Worker {
         let worker = Self {
             eos: limits.eos.clone(),
             vocab: limits.vocab as usize,
-            blocks: Blocks::new(limits.blocks),
-            slots: Slots::new(limits.slots),
+            memory: Memory::new(&kv::Options {
+                blocks: limits.blocks,
+                slots: limits.slots,
+                block_tokens: limits.block_tokens,
+                budget: Budget::default(),
+                bounded: Bounded::Stored,
+                key: 0,
+                hash: None,
+                order: Order::Recent,
+            }),
             scheduler: Scheduler::new(core.config.scheduler),
             sampler: Sampler::new(),
             sequences: Vec::new(),
@@ -123,10 +130,10 @@ impl Worker {
             model,
         };
         let counters = &worker.core.counters;
-        counters
-            .kv_blocks_total
-            .store(worker.blocks.total(), Relaxed);
-        counters.slots_total.store(worker.slots.free(), Relaxed);
+        let (blocks, slots) = (worker.memory.block_counts(), worker.memory.slot_counts());
+        counters.kv_blocks_total.store(blocks.total(), Relaxed);
+        let slots = slots.free + slots.owned + slots.quarantined;
+        counters.slots_total.store(slots, Relaxed);
         worker
     }
 
@@ -373,11 +380,16 @@ impl Worker {
     }
 
     fn plan(&mut self) {
+        let Supply {
+            blocks_now,
+            slots_now,
+            ..
+        } = self.memory.supply();
         let view = View {
             running: &self.scratch.running,
             waiting: &self.scratch.waiting,
-            free_blocks: self.blocks.free(),
-            free_slots: self.slots.free(),
+            free_blocks: blocks_now,
+            free_slots: slots_now,
         };
         self.scheduler.plan(view, &mut self.scratch.plan);
     }
@@ -393,10 +405,9 @@ impl Worker {
         let waiting = (self.waiting.len() + self.preparing.len()) as u32;
         counters.running.store(running, Relaxed);
         counters.waiting.store(waiting, Relaxed);
-        counters.kv_blocks_used.store(self.blocks.used(), Relaxed);
-        let slots_total = counters.slots_total.load(Relaxed);
-        let slots_used = slots_total.saturating_sub(self.slots.free());
-        counters.slots_used.store(slots_used, Relaxed);
+        let (blocks, slots) = (self.memory.block_counts(), self.memory.slot_counts());
+        counters.kv_blocks_used.store(blocks.owned, Relaxed);
+        counters.slots_used.store(slots.owned, Relaxed);
     }
 
     // Carrying out.
@@ -433,6 +444,7 @@ impl Worker {
             let time = to.saturating_duration_since(from).as_micros();
             u64::try_from(time).unwrap_or(u64::MAX)
         };
+        let blocks = self.memory.block_counts();
         let (mut prefill_rows, mut decode_rows) = (0, 0);
         for rows in &plan.rows {
             match rows.count {
@@ -458,8 +470,8 @@ impl Worker {
             preempted: plan.preempt.len() as u32,
             running: self.running.len() as u32,
             waiting: self.waiting.len() as u32,
-            blocks_used: self.blocks.used(),
-            blocks_free: self.blocks.free(),
+            blocks_used: blocks.owned,
+            blocks_free: blocks.free,
         };
         self.core.counters.times.step(&record);
         self.core.steps.push(record, &mut self.unnoted);
@@ -494,7 +506,7 @@ impl Worker {
         for (at, rows) in plan.rows.iter().enumerate() {
             let (key, count, _) = self.scratch.rows[at];
             let sequence = live(&mut self.sequences, key);
-            if !self.blocks.take(rows.new_blocks, &mut sequence.blocks) {
+            if !self.memory.grow(&mut sequence.table, rows.new_blocks) {
                 return Err(Error::new(
                     Code::Internal,
                     "",
@@ -525,7 +537,9 @@ impl Worker {
     }
 
     fn admit(&mut self, key: Key) -> Result<(), Error> {
-        let slot = self.slots.take().ok_or_else(|| {
+        let table = &mut live(&mut self.sequences, key).table;
+        let slot = self.memory.admit(table, &Hit::default(), 0);
+        let slot = slot.ok_or_else(|| {
             Error::new(
                 Code::Internal,
                 "",
@@ -546,10 +560,12 @@ impl Worker {
     /// The one way by which slots and blocks come back.
     fn release(&mut self, key: Key) {
         let sequence = live(&mut self.sequences, key);
-        self.blocks.give(&mut sequence.blocks);
-        if let Place::Running { slot } = sequence.place {
-            self.slots.give(slot);
-        }
+        let slot = match sequence.place {
+            Place::Running { slot } => Some(slot),
+            Place::Waiting { .. } => None,
+        };
+        // A step is over before anything comes back.
+        self.memory.release(&mut sequence.table, slot, Fence(0));
     }
 
     fn forward(&mut self) -> Result<(), Error> {
@@ -572,7 +588,7 @@ impl Worker {
             let (before, rest) = sequence.tokens.split_at(sequence.computed as usize);
             list.push(StepSequence {
                 slot,
-                blocks: &sequence.blocks,
+                blocks: sequence.table.blocks(),
                 position: sequence.computed,
                 tokens: &rest[..count as usize],
                 history: before,
