@@ -44,7 +44,7 @@ def chunks(request):
 
 
 def helped(request):
-    """The answer that the SDK's own helper puts together from a stream."""
+    """The answer that the SDK's own stream() puts together from a stream."""
 
     def run():
         with client.chat.completions.stream(**request) as stream:
@@ -152,7 +152,7 @@ def max_tokens_cuts_the_answer():
     same((choice.finish_reason, choice.message.content), ("length", "Once upon a time,"))
     found = chunks(ask(STORY, max_tokens=5))
     same((found[-1].choices[0].finish_reason, joined(found, "content")), ("length", "Once upon a time,"))
-    # The helper has an error of its own for that.
+    # stream() has an error of its own for that.
     raises(openai.LengthFinishReasonError, lambda: helped(ask(STORY, max_tokens=5)))
 
 

@@ -42,7 +42,7 @@ def events(request):
 
 
 def helped(request):
-    """The message that the SDK's own helper puts together."""
+    """The message that the SDK's own stream() puts together."""
 
     def run():
         with client.messages.stream(**request) as stream:
@@ -167,7 +167,7 @@ def max_tokens_may_cut_a_tool_use_anywhere():
     whole_use = {"minutes": 12, "label": "tea"}
     complete = helped(request(400)).usage.output_tokens
     same(blocks(helped(request(complete)))[0][2], whole_use)
-    # The helper reads arguments while they come, so each beginning of them must be one of JSON.
+    # stream() reads arguments while they come, so each beginning of them must be one of JSON.
     for limit in range(complete - 33, complete - 8, 2):
         message = helped(request(limit))
         same(message.stop_reason, "max_tokens")

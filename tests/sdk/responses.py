@@ -45,7 +45,7 @@ def events(request):
 
 
 def helped(request):
-    """The response that the SDK's own helper puts together, and the types of its events."""
+    """The response that the SDK's own stream() puts together, and the types of its events."""
 
     def run():
         with client.responses.stream(**request) as stream:
@@ -194,7 +194,7 @@ def a_stream_that_breaks_off_has_failed():
     same((found[-1].type, response.status), ("response.failed", "failed"))
     assert "deadline" in response.error.message, response.error
     assert response.output_text.startswith("Once"), response
-    # The helper hands it out like any other event, and has no final response then.
+    # stream() hands it out like any other event, and has no final response then.
     with client.responses.stream(**ask(STORY, extra_headers=headers)) as stream:
         same([event.type for event in stream][-1], "response.failed")
         raises(RuntimeError, stream.get_final_response)

@@ -235,20 +235,19 @@ impl Told<'_> {
         self.connection.write_all(out.as_bytes())
     }
 
-    /// Whether the client is still there.
+    /// Sees whether the client is still there.
     fn look(&mut self) {
-        let mut connection = self.connection;
-        let mut byte = [0];
         // Nobody else reads or writes meanwhile.
-        let looked = connection
+        let looked = self
+            .connection
             .set_nonblocking(true)
-            .and_then(|()| connection.peek(&mut byte));
-        let blocks = connection.set_nonblocking(false).is_ok();
-        self.gone |= match looked {
-            Ok(read) => read == 0,
-            Err(error) => error.kind() != ErrorKind::WouldBlock,
-        } || !blocks
-            || connection.flush().is_err();
+            .and_then(|()| self.connection.peek(&mut [0]));
+        let blocks = self.connection.set_nonblocking(false);
+        self.gone |= blocks.is_err()
+            || match looked {
+                Ok(read) => read == 0,
+                Err(error) => error.kind() != ErrorKind::WouldBlock,
+            };
     }
 
     /// The end of the answer.
@@ -257,22 +256,21 @@ impl Told<'_> {
             Ok(done) => done.error,
             Err(failure) => Some(*failure),
         };
-        match failure {
-            // What breaks off was told by its last event.
-            None | Some(_) if self.begun => {
-                let mut last = "0\r\n\r\n".to_owned();
-                if protocol == 1
-                    && self
-                        .lines
-                        .last()
-                        .is_some_and(|line| line["data"].get("error").is_none())
-                {
-                    let text = "data: [DONE]\n\n";
-                    last = format!("{:x}\r\n{text}\r\n{last}", text.len());
-                }
-                let mut connection = self.connection;
-                connection.write_all(last.as_bytes())
+        if self.begun {
+            // What broke off was told by its last event.
+            let failed = self
+                .lines
+                .last()
+                .is_some_and(|line| line["data"].get("error").is_some());
+            let mut last = "0\r\n\r\n".to_owned();
+            if protocol == 1 && !failed {
+                let text = "data: [DONE]\n\n";
+                last = format!("{:x}\r\n{text}\r\n{last}", text.len());
             }
+            let mut connection = self.connection;
+            return connection.write_all(last.as_bytes());
+        }
+        match failure {
             Some(failure) => {
                 let status = u16::try_from(failure.http).expect("a status");
                 reply(self.connection, status, &failure.body)
