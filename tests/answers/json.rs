@@ -45,7 +45,6 @@ fn object(protocol: Protocol, question: &'static str, schema: Option<&Value>) ->
 }
 
 #[test]
-#[ignore = "constraints are not in this build"]
 fn an_answer_is_an_object_when_one_is_asked_for() {
     const QUESTION: &str = "Reply in JSON with the keys name, age: Anna is 7 years old.";
     let _turn = shared();
@@ -58,7 +57,6 @@ fn an_answer_is_an_object_when_one_is_asked_for() {
 }
 
 #[test]
-#[ignore = "constraints are not in this build"]
 fn an_answer_is_of_the_schema_that_is_asked_for() {
     const QUESTION: &str = "Extract the data: Anna is 7 years old.";
     let _turn = shared();
@@ -73,7 +71,6 @@ fn an_answer_is_of_the_schema_that_is_asked_for() {
 }
 
 #[test]
-#[ignore = "constraints are not in this build"]
 fn an_answer_is_of_the_schema_also_where_the_model_would_say_something_else() {
     // Left to itself it tells a story.
     const QUESTION: &str = "Tell me a story about a fox named Lily in JSON.";
