@@ -239,10 +239,11 @@ fn media(salt: u8) -> Vec<Media> {
 }
 
 fn prompt(number: u32, len: u32) -> Vec<u32> {
-    // Prompts of a number are prefixes of each other; two numbers part at token 9, 13 or 17.
+    // Prompts of a number are prefixes of each other; two numbers differ in three tokens and go on alike, so that
+    // equal blocks stand behind different ones.
     (0..len)
         .map(|at| {
-            if at >= 5 + 4 * number {
+            if (5..8).contains(&(at - at.min(4 * number))) {
                 number + 1
             } else {
                 at % 3

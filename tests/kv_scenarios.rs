@@ -448,6 +448,31 @@ fn what_the_second_computes_behind_the_first_is_found_behind_it() {
 }
 
 #[test]
+fn a_head_waits_for_the_fences_of_its_tail() {
+    let mut memory = Memory::new(&options(20, 4));
+    let all = tokens(1, 9);
+    visit(&mut memory, &all[..5]);
+    // Begun before that was found; a fork of it ends with a late fence before anything settles.
+    let mut table = Table::new(scope());
+    let slot = memory.admit(&mut table, &Hit::default(), 3).unwrap();
+    let mut fork = memory.fork(&table, slot, 9, Fence(9)).unwrap();
+    memory.release(&mut fork.table, Some(fork.slot), Fence(12));
+    memory.publish(&mut table, &all, &[], 9);
+    memory.release(&mut table, Some(slot), Fence(10));
+    memory.audit([]);
+    memory.pass(Fence(10));
+    assert_eq!(memory.block_counts().cached_behind_fences, 2);
+    // The same when the tail comes back by a write.
+    memory.pass(Fence(12));
+    let mut table = Table::new(scope());
+    assert!(memory.grow(&mut table, 4));
+    let all = tokens(1, 13);
+    memory.publish(&mut table, &all, &[], 13);
+    assert!(memory.make_writable(&mut table, 2, Fence(13)).is_some());
+    memory.audit([&table]);
+}
+
+#[test]
 fn a_hit_that_was_evicted_meanwhile_is_refused() {
     let mut memory = Memory::new(&options(5, 3));
     let all = tokens(1, 17);

@@ -135,6 +135,11 @@ impl Blocks {
         self.blocks[block.0 as usize].holders
     }
 
+    /// Of the last step that names it as far as is known.
+    pub(super) fn fence(&self, block: BlockId) -> Fence {
+        self.blocks[block.0 as usize].fence
+    }
+
     /// Nobody holds it, and it counts among [`Self::evictable`].
     pub(super) fn is_evictable(&self, block: BlockId) -> bool {
         let own = &self.blocks[block.0 as usize];
