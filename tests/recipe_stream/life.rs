@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use fathom::recipe::ThinkingStage;
-use fathom::recipe::stream::{Finish, LateReady, Output, Parser, StartInfo, Usage, UsageChunk};
+use fathom::recipe::stream::{
+    DeclaredTool, Finish, LateReady, Output, Parser, StartInfo, Usage, UsageChunk,
+};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -235,6 +237,43 @@ fn reasoning_is_counted_by_ids_or_by_the_tokenizer() {
     assert_eq!(parser.usage().reasoning_tokens as usize, long.len());
 }
 
+/// Declared tools are found by their names, however many there are.
+#[test]
+fn many_tools_and_calls_cost_no_search() {
+    let count = 100_000;
+    let mut options = options();
+    let tool = |name: String, properties: Vec<String>| DeclaredTool { name, properties };
+    let properties = (0..count).map(|at| format!("p{at}")).collect();
+    let others = (0..count).map(|at| tool(format!("t{at}"), vec!["p".into()]));
+    options.tools = Some(others.chain([tool("f".into(), properties)]).collect());
+    let one = dsml(
+        "<D:invoke name=\"f\"><D:parameter name=\"a\" string=\"true\">x</D:parameter></D:invoke>",
+    );
+    let mut parser = Parser::with(options, None).unwrap();
+    let mut out = Output::default();
+    let mut push = |text: &str| {
+        parser.push(&text_chunk(text), &mut out).unwrap();
+        out.events.clear();
+    };
+    push(&dsml("<D:tool_calls>"));
+    for _ in 0..count {
+        push(&one);
+    }
+    // A wrapper around all declared parameters.
+    let all: Vec<String> = (0..count).map(|at| format!("\"p{at}\": 1")).collect();
+    push(&dsml(
+        "<D:invoke name=\"f\"><D:parameter name=\"input\" string=\"false\">{",
+    ));
+    push(&all.join(", "));
+    push(&dsml("}</D:parameter></D:invoke>"));
+    parser.finish(Finish::Stop, None, &mut out).unwrap();
+    assert!(
+        parser.diagnostics().contains("R13"),
+        "{}",
+        parser.diagnostics()
+    );
+}
+
 /// Megabytes that defeat parsers which look at their input twice. Quadratic work would take hours.
 #[test]
 fn long_streams_cost_linear_time() {
@@ -248,6 +287,12 @@ fn long_streams_cost_linear_time() {
     required.parsing.starts_in_tool_calls = true;
     let mut stops = options();
     stops.parsing.stop_sequences = vec!["a".repeat(5000) + "b", "\n\n\n\n\n\nx".into()];
+    let mut repeats = options();
+    repeats.parsing.stop_sequences = vec!["ab".repeat(3000) + "c"];
+    let call = dsml("<D:tool_calls><D:invoke name=\"f\">");
+    let parameter = dsml("<D:parameter name=\"a\" string=\"false\">1</D:parameter>\n");
+    let calls = dsml("<D:invoke name=\"f\"></D:invoke>");
+    let closers = dsml("x\n</D:invoke>");
     for (options, lead, unit) in [
         (&options(), "", "\u{FFFD}"),
         (&options(), "x", "\n"),
@@ -265,6 +310,13 @@ fn long_streams_cost_linear_time() {
         (&json_output, "", "`"),
         (&required, "", "text "),
         (&stops, "", "a"),
+        (&repeats, "", "ab"),
+        (&repeats, "", closers.as_str()),
+        (&options(), "", closers.as_str()),
+        (&options(), call.as_str(), parameter.as_str()),
+        (&options(), call.as_str(), calls.as_str()),
+        (&options(), call.as_str(), "{\"a\": "),
+        (&options(), open.as_str(), "\"x\", "),
     ] {
         let mut parser = Parser::with(options.clone(), None).unwrap();
         let mut out = Output::default();

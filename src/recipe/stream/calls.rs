@@ -1,5 +1,8 @@
 //! The arguments of a call as JSON text: keys, values and their types (rules R7, R8, R11 and R13).
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use super::events::json::{escape, is_value, string};
 use super::held::Held;
 use super::sink::Sink;
@@ -57,13 +60,14 @@ pub(super) struct Arguments {
     opened: bool,
     /// The text is complete.
     complete: bool,
-    properties: Vec<String>,
+    /// Declared names of parameters.
+    properties: Arc<HashSet<String>>,
 }
 
 const WRAPPERS: [&str; 2] = ["arguments", "input"];
 
 impl Arguments {
-    pub(super) fn new(live: bool, properties: Vec<String>) -> Self {
+    pub(super) fn new(live: bool, properties: Arc<HashSet<String>>) -> Self {
         Self {
             live,
             opened: false,
@@ -76,9 +80,7 @@ impl Arguments {
     pub(super) fn may_be_wrapped(&self) -> bool {
         !self.opened
             && !self.properties.is_empty()
-            && WRAPPERS
-                .iter()
-                .all(|name| !self.properties.iter().any(|p| p == name))
+            && WRAPPERS.iter().all(|name| !self.properties.contains(*name))
     }
 
     pub(super) fn is_wrapper_name(name: &str) -> bool {
@@ -208,9 +210,7 @@ impl Arguments {
             }
         };
         let map: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).ok()?;
-        let declared = map
-            .keys()
-            .all(|key| self.properties.iter().any(|p| p == key));
+        let declared = map.keys().all(|key| self.properties.contains(key));
         declared.then_some(text)
     }
 

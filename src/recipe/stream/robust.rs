@@ -3,6 +3,9 @@
 //! One state after another, each consumed by the step that leaves it. What a state has not decided stays
 //! in the held text, so giving up on a block or a tag is going back to a place, once.
 
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
 use super::answer::Reason;
 use super::attributes::{Attributes, Progress};
 use super::calls::{Arguments, Value, ValueKind, without_cut_bracket};
@@ -110,7 +113,8 @@ use Step::{Again, Wait};
 pub(super) struct Robust {
     stage: Stage,
     arguments: Arguments,
-    tools: Option<Vec<DeclaredTool>>,
+    /// Names of declared tools and of their parameters, if they are known.
+    tools: Option<HashMap<String, Arc<HashSet<String>>>>,
     /// The block's marker is spelled with other bars, and so may its tags be.
     aliases: bool,
     stopped: Option<usize>,
@@ -134,7 +138,7 @@ impl Robust {
         Self {
             stage,
             arguments: Arguments::default(),
-            tools,
+            tools: tools.map(by_name),
             aliases: false,
             stopped: None,
         }
@@ -431,7 +435,7 @@ impl Robust {
             return false;
         }
         match &self.tools {
-            Some(tools) if self.aliases => tools.iter().any(|tool| tool.name == name),
+            Some(tools) if self.aliases => tools.contains_key(name),
             _ => true,
         }
     }
@@ -458,9 +462,8 @@ impl Robust {
         if name.is_empty() {
             input.sink.recover("R12", tag.start);
         }
-        let tool = self.tools.iter().flatten().find(|tool| tool.name == name);
-        let properties = tool.map(|tool| tool.properties.clone());
-        self.arguments = Arguments::new(!name.is_empty(), properties.unwrap_or_default());
+        let properties = self.tools.as_ref().and_then(|tools| tools.get(name));
+        self.arguments = Arguments::new(!name.is_empty(), properties.cloned().unwrap_or_default());
         if !name.is_empty() {
             input.sink.call(name);
         }
@@ -753,6 +756,16 @@ impl Robust {
             noted,
         })
     }
+}
+
+/// Of tools with one name the first counts.
+fn by_name(tools: Vec<DeclaredTool>) -> HashMap<String, Arc<HashSet<String>>> {
+    let mut all = HashMap::with_capacity(tools.len());
+    for tool in tools {
+        let properties = || Arc::new(tool.properties.into_iter().collect());
+        all.entry(tool.name).or_insert_with(properties);
+    }
+    all
 }
 
 fn call_tag(start: u64, at: u64, block: Option<Block>) -> Stage {
