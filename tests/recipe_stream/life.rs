@@ -253,7 +253,7 @@ fn many_tools_and_calls_cost_no_search() {
     let mut out = Output::default();
     let mut push = |text: &str| {
         parser.push(&text_chunk(text), &mut out).unwrap();
-        out.events.clear();
+        out.clear();
     };
     push(&dsml("<D:tool_calls>"));
     for _ in 0..count {

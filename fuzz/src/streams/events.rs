@@ -9,8 +9,8 @@ use serde_json::Value;
 
 /// One event as the parser gives it: its name, its JSON and its tokens. Nothing else here knows how outputs are made.
 pub fn each(out: &Output, mut read: impl FnMut(Option<&str>, &str, u32)) {
-    for event in &out.events {
-        read(event.name, &event.data, event.token_count);
+    for event in out.events() {
+        read(event.name, event.data, event.token_count);
     }
 }
 
