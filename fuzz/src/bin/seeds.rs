@@ -9,6 +9,7 @@ mod data;
 #[path = "../streams/header.rs"]
 mod header;
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use data::unpack;
@@ -55,26 +56,56 @@ fn main() -> std::io::Result<()> {
             text.expect("a text").as_bytes(),
         )?;
     }
-    for (protocol, name) in ["chat", "responses", "messages"].iter().enumerate() {
-        let path = format!("tests/data/recipe/stream_{name}.jsonl.gz");
-        let whole = |vector: &Value| vector.get("base").is_none();
-        for (at, vector) in lines(&path).filter(whole).enumerate() {
-            write(
-                "stream",
-                &format!("{name}-{at}"),
-                &output(&vector, protocol as u8),
-            )?;
-        }
+    let tokens = tokens();
+    let whole = |vector: &Value| vector.get("base").is_none();
+    for (at, vector) in lines("tests/data/recipe/streams.jsonl.gz")
+        .filter(whole)
+        .enumerate()
+    {
+        let seed = output(&vector, &tokens);
+        write("stream", &format!("output-{at}"), &seed)?;
     }
     Ok(())
 }
 
+/// What the ids of the published V4 vocabulary stand for. In the file each byte is a character: itself where it can
+/// be printed, else one from U+0100 on.
+fn tokens() -> HashMap<u64, Vec<u8>> {
+    let file: Value = serde_json::from_slice(&unpack("tests/data/tokenizer/deepseek-v4.json.gz"))
+        .expect("the tokenizer is JSON");
+    let printed = |byte: &u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    let others = (0..=255u8).filter(|byte| !printed(byte));
+    let hidden = ('\u{100}'..).zip(others);
+    let shown = (0..=255u8)
+        .filter(printed)
+        .map(|byte| (char::from(byte), byte));
+    let bytes: HashMap<char, u8> = hidden.chain(shown).collect();
+    let vocabulary = file["model"]["vocab"].as_object().expect("a vocabulary");
+    let ordinary = vocabulary.iter().map(|(text, id)| {
+        let text = text.chars().map(|c| bytes[&c]).collect();
+        (id.as_u64().expect("an id"), text)
+    });
+    let added = file["added_tokens"]
+        .as_array()
+        .expect("added tokens")
+        .iter();
+    let added = added.map(|token| {
+        let text = token["content"].as_str().expect("a text").into();
+        (token["id"].as_u64().expect("an id"), text)
+    });
+    ordinary.chain(added).collect()
+}
+
 /// A recorded output as the input that does the same, as far as its small vocabulary and its options go.
-fn output(vector: &Value, protocol: u8) -> Vec<u8> {
+fn output(vector: &Value, tokens: &HashMap<u64, Vec<u8>>) -> Vec<u8> {
+    let protocols = ["chat_completions", "responses", "messages"];
+    let protocol = protocols
+        .iter()
+        .position(|name| vector["protocol"] == *name);
     let options = &vector["options"];
     let is = |name: &str| options[name] == true;
     let header = Header {
-        protocol,
+        protocol: protocol.expect("a protocol") as u8,
         json: is("parse_json_output"),
         no_calls: !is("parse_tool_calls"),
         starts_in_calls: is("starts_in_tool_calls"),
@@ -99,10 +130,8 @@ fn output(vector: &Value, protocol: u8) -> Vec<u8> {
             "tokens" => {
                 seed.push(op::IDS);
                 for id in chunk["ids"].as_array().expect("ids") {
-                    let hex = vector["tokenizer"]["tokens"][id.to_string()].as_str();
-                    let hex = hex.unwrap_or_default().as_bytes().chunks(2);
-                    let digit = |digit: u8| (digit as char).to_digit(16).expect("a digit") as u8;
-                    seed.extend(hex.map(|pair| digit(pair[0]) * 16 + digit(pair[1])));
+                    let bytes = tokens.get(&id.as_u64().expect("an id"));
+                    seed.extend(bytes.into_iter().flatten());
                 }
             }
             _ => seed.push(op::FINISH),
