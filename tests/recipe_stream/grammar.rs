@@ -1,9 +1,12 @@
 //! What models get wrong besides the outputs of [`super::failures`], and what must come of it.
 
-use fathom::recipe::stream::Finish;
+use fathom::recipe::ThinkingStage;
+use fathom::recipe::stream::{Finish, Recovery};
 use serde_json::{Value, json};
 
-use crate::support::{PARIS, Tokens, call, dsml, options, read, read_all_ways, run_ids};
+use crate::support::{
+    PARIS, Tokens, call, dsml, options, read, read_all_ways, run_ids, seen_content,
+};
 
 #[test]
 fn quoted_tags_inside_a_value_are_its_text() {
@@ -73,4 +76,30 @@ fn a_doubtful_call_is_given_up_at_the_same_place_in_any_split() {
         let seen = read_all_ways(&options(), &text, Finish::Length);
         assert_eq!((seen.content, seen.calls.len()), (dsml(&expected), calls));
     }
+}
+
+/// The reference, found by comparing random outputs with it.
+#[test]
+fn strict_recovery_has_the_flaws_of_the_reference_and_no_others() {
+    let mut strict = options();
+    strict.stream.recovery = Recovery::Strict;
+    // A newline behind the beginning of one marker may still belong to another.
+    let text = dsml("</\n<D:");
+    assert_eq!(read(&strict, &text, Finish::Stop).content, "</");
+    assert_eq!(read(&strict, "<\n</think>", Finish::Stop).content, "<\n");
+    let mut thinking = strict.clone();
+    thinking.parsing.thinking_initial_stage = Some(ThinkingStage::ReasoningStart);
+    assert_eq!(read(&thinking, &text, Finish::Stop).reasoning, "</");
+    let mixed = dsml("x</\n</think>y");
+    assert_eq!(read(&thinking, &mixed, Finish::Stop).reasoning, "x</\n");
+    // Noise around JSON is one blank for what stands before a stray marker, and one for what stands behind it.
+    let mut json = strict.clone();
+    json.parsing.parse_json_output = true;
+    assert_eq!(read(&json, "a</think>b", Finish::Stop).content, "  ");
+    assert_eq!(read(&json, "a</think>", Finish::Stop).content, " ");
+    // Ordinary tokens that spell a special one match a stop sequence that does.
+    strict.parsing.stop_sequences = vec!["</think>".into()];
+    let spelled: Vec<u32> = "a</think>b".bytes().map(u32::from).collect();
+    let (events, _) = run_ids(&strict, &spelled, 3, Finish::Stop);
+    assert_eq!(seen_content(&events), "a");
 }

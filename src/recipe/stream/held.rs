@@ -70,8 +70,8 @@ pub(super) struct Held {
     runs: VecDeque<Run>,
     holes: VecDeque<Range<u64>>,
     newlines: Range<u64>,
-    /// Newlines before this place belong to no marker (strict mode).
-    pub(super) newline_floor: u64,
+    /// Newlines before these places belong to no end of reasoning, and to no opener of calls (strict mode).
+    pub(super) newline_floors: [u64; 2],
     pub(super) tokens: VecDeque<TokenMark>,
     pub(super) pieces: VecDeque<PieceMark>,
 }
@@ -149,19 +149,18 @@ impl Held {
         self.text.get(self.index(at)..)?.chars().next()
     }
 
-    /// Where the newlines begin that stand directly before `at`.
-    pub(super) fn newline_start(&mut self, at: u64) -> u64 {
-        let floor = self.base.max(self.newline_floor);
+    /// Where the newlines begin that stand directly before `at`, but not before `floor`.
+    pub(super) fn newline_start(&mut self, at: u64, floor: u64) -> u64 {
         let mut start = at;
-        while start > floor && self.byte(start - 1) == b'\n' {
+        while start > self.base && self.byte(start - 1) == b'\n' {
             if start == self.newlines.end {
-                start = self.newlines.start.max(floor);
+                start = self.newlines.start.max(self.base);
                 break;
             }
             start -= 1;
         }
         self.newlines = start..at;
-        start
+        start.max(floor).min(at)
     }
 
     /// Markup between `from` and `to`, behind all other holes: it will not be output.
@@ -275,7 +274,8 @@ mod tests {
         for _ in 0..100_000 {
             held.push("\n", Class::Text);
             let end = held.end();
-            assert_eq!(held.newline_start(end), 1);
+            assert_eq!(held.newline_start(end, 0), 1);
+            assert_eq!(held.newline_start(end, end - 1), end - 1);
         }
     }
 

@@ -256,7 +256,7 @@ impl Parser {
         Ok(Self {
             hot: Hot::of(stop_sequences.chain(markers)),
             bytes: Vec::new(),
-            stops: Stops::new(&parsing.stop_sequences, spellings),
+            stops: Stops::new(&parsing.stop_sequences, spellings, strict),
             end_filter: EndFilter::new(match strict {
                 true => "",
                 false => spellings.spelling(SpecialToken::Eos),

@@ -41,7 +41,8 @@ pub(super) struct Stops {
 }
 
 impl Stops {
-    pub(super) fn new(texts: &[String], special: &SpecialTokens) -> Self {
+    /// `strict`: ordinary tokens match any sequence, also one that spells a special token.
+    pub(super) fn new(texts: &[String], special: &SpecialTokens, strict: bool) -> Self {
         let markers = [
             SpecialToken::Eos,
             SpecialToken::ThinkingStart,
@@ -66,7 +67,7 @@ impl Stops {
             stops.push(Stop {
                 borders,
                 matched: 0,
-                text_only: markers.iter().any(|m| !m.is_empty() && text.contains(m)),
+                text_only: !strict && markers.iter().any(|m| !m.is_empty() && text.contains(m)),
                 text: text.clone(),
             });
         }
@@ -176,7 +177,7 @@ mod tests {
         let texts: Vec<String> = stops.iter().map(|s| (*s).to_owned()).collect();
         let mut held = Held::default();
         held.push(text, Class::Text);
-        Stops::new(&texts, &SpecialTokens::default()).scan(&held, held.end())
+        Stops::new(&texts, &SpecialTokens::default(), false).scan(&held, held.end())
     }
 
     #[test]

@@ -369,13 +369,15 @@ impl Markup {
         }
     }
 
-    /// Strict mode: whether a newline ended what began like a marker at `start`, and where it stands.
-    pub(super) fn broken_by_newline(&self, held: &Held, start: u64, calls: bool) -> Option<u64> {
+    /// Strict mode: whether a newline ended what began at `start` like an opener of calls, or else like the end of
+    /// reasoning, and where it stands.
+    pub(super) fn broken_by_newline(&self, held: &Held, start: u64, opener: bool) -> Option<u64> {
         let spelled = |at, marker: &str| matching(held, at, marker, |class| class == Class::Text);
-        let mut end = spelled(start, &self.think_end);
-        if calls && let Look::Yes(next) = plain(held, start, "<") {
-            end = end.max(spelled(next, &self.dsml));
-        }
+        let end = match (opener, plain(held, start, "<")) {
+            (false, _) => spelled(start, &self.think_end),
+            (true, Look::Yes(next)) => spelled(next, &self.dsml),
+            (true, Look::Partial | Look::No) => start,
+        };
         let newline = end > start
             && end < held.end()
             && held.byte(end) == b'\n'

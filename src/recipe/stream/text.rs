@@ -71,6 +71,10 @@ pub(super) struct Text {
     blanked: u64,
 }
 
+/// Which of [`Held::newline_floors`] is whose.
+const THINK_END: usize = 0;
+const OPENER: usize = 1;
+
 enum Found {
     Nothing,
     Partial(u64),
@@ -274,13 +278,15 @@ impl Text {
                         }
                     }
                     Look::No => {
-                        if rules.strict
-                            && let Some(newline) =
-                                rules
-                                    .markup
-                                    .broken_by_newline(held, at, rules.parse_tool_calls)
-                        {
-                            held.newline_floor = newline + 1;
+                        for marker in [THINK_END, OPENER] {
+                            let opener = marker == OPENER;
+                            if rules.strict
+                                && (!opener || rules.parse_tool_calls)
+                                && let Some(newline) =
+                                    rules.markup.broken_by_newline(held, at, opener)
+                            {
+                                held.newline_floors[marker] = newline + 1;
+                            }
                         }
                     }
                 }
@@ -411,7 +417,7 @@ impl Text {
         match tag.kind {
             Kind::ThinkStart => {
                 sink.recover("R0", tag.start);
-                self.drop(held, sink, tag.start, tag.end);
+                self.drop(rules, held, sink, tag.start, tag.end);
                 self.fresh = false;
                 self.enter(Stage::Reasoning, true, tag.end, stops);
                 None
@@ -419,12 +425,12 @@ impl Text {
             Kind::ThinkEnd => {
                 self.fresh = false;
                 if self.stage == Stage::Reasoning {
-                    let start = held.newline_start(tag.start);
+                    let start = held.newline_start(tag.start, held.newline_floors[THINK_END]);
                     sink.emit(held, start, Part::Reasoning);
                     sink.skip(held, tag.end);
                     self.enter(rules.content(), true, tag.end, stops);
                 } else {
-                    self.drop(held, sink, tag.start, tag.end);
+                    self.drop(rules, held, sink, tag.start, tag.end);
                     self.enter(self.stage, false, tag.end, stops);
                 }
                 sink.next_segment();
@@ -432,14 +438,14 @@ impl Text {
             }
             Kind::Close(_) => {
                 sink.recover("R5", tag.start);
-                let start = held.newline_start(tag.start);
-                self.drop(held, sink, start, tag.end);
+                let start = held.newline_start(tag.start, 0);
+                self.drop(rules, held, sink, start, tag.end);
                 self.fresh = false;
                 self.enter(self.stage, false, tag.end, stops);
                 None
             }
             Kind::Open(_) => {
-                let start = held.newline_start(tag.start);
+                let start = held.newline_start(tag.start, held.newline_floors[OPENER]);
                 match self.part() {
                     Some(part) => sink.emit(held, start, part),
                     None if rules.strict => self.noise(rules, held, sink, start),
@@ -454,9 +460,10 @@ impl Text {
     }
 
     /// Removes markup; the text before it goes out, or waits if the stage keeps it.
-    fn drop(&mut self, held: &mut Held, sink: &mut Sink, from: u64, to: u64) {
+    fn drop(&mut self, rules: &Rules, held: &mut Held, sink: &mut Sink, from: u64, to: u64) {
         match self.part() {
             Some(part) => sink.emit(held, from, part),
+            None if rules.strict => self.noise(rules, held, sink, from),
             None if self.stage == Stage::JsonAfter => sink.skip(held, from),
             None => {}
         }
@@ -505,8 +512,15 @@ impl Text {
         if end.is_some() {
             to = held.end();
         } else {
-            if self.stage == Stage::Reasoning || self.may_be_call(rules, held, to) {
-                to = held.newline_start(to);
+            let calls = self.may_be_call(rules, held, to);
+            if self.stage == Stage::Reasoning || calls {
+                let [think_end, opener] = held.newline_floors;
+                let floor = match self.stage {
+                    Stage::Reasoning if rules.parse_tool_calls => think_end.min(opener),
+                    Stage::Reasoning => think_end,
+                    _ => opener,
+                };
+                to = held.newline_start(to, floor);
             }
             if matches!(self.stage, Stage::Content | Stage::Json) && !stops.is_empty() {
                 to = to.min(stops.hold(held));
@@ -563,9 +577,9 @@ impl Text {
             return false;
         }
         sink.recover("R1", at);
-        let start = held.newline_start(at);
+        let start = held.newline_start(at, 0);
         let end = held.end();
-        self.drop(held, sink, start, end);
+        self.drop(rules, held, sink, start, end);
         self.cursor = end;
         true
     }
