@@ -436,7 +436,7 @@ impl Ours {
 
 /// The JSON of the events. Nothing else here knows how outputs are made.
 fn take(out: &mut Output, all: &mut Vec<Value>) {
-    for event in &out.events {
+    for event in out.events() {
         all.push(serde_json::from_str(&event.data).expect("an event is JSON"));
     }
     *out = Output::default();
