@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! ids, text ─ decode ─ held text ─ text · robust or strict ─ sink ─ events::{one protocol} ─ JSON
+//!          └──────────── straight ───────────────────────────┘
 //! ```
 //!
 //! [`Parser`] is pushed: it owns no input, and the events do not depend on how the input was split. What is
 //! not decided yet stays in the held text; everything else is in the events of the same push. Cost is
-//! linear in the output; memory is the complete answer and what is held.
+//! linear in the output; memory is the complete answer and what is held. Nearly every token is text that no
+//! marker can claim: `straight` sends it past the grammar, in a tenth of a microsecond and without allocating.
 
 mod answer;
 mod attributes;
