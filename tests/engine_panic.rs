@@ -16,10 +16,13 @@ use fathom::engine::backend::canary::{Canary, CanaryOptions, Fault};
 use fathom::engine::{Engine, EngineOptions};
 
 fn engine(fault: Option<(u64, Fault)>) -> *mut fathom::capi::types::fathom_engine {
-    let model = Canary::new(CanaryOptions {
+    let mut options = CanaryOptions {
         fault,
         ..CanaryOptions::default()
-    });
+    };
+    // Nobody may end before the fault, whatever is drawn.
+    options.limits.eos.clear();
+    let model = Canary::new(options);
     wrap(Engine::with_model(Box::new(model), &EngineOptions::default()).unwrap())
 }
 
