@@ -81,9 +81,10 @@ fn tokens() -> HashMap<u64, Vec<u8>> {
         .map(|byte| (char::from(byte), byte));
     let bytes: HashMap<char, u8> = hidden.chain(shown).collect();
     let vocabulary = file["model"]["vocab"].as_object().expect("a vocabulary");
-    let ordinary = vocabulary.iter().map(|(text, id)| {
-        let text = text.chars().map(|c| bytes[&c]).collect();
-        (id.as_u64().expect("an id"), text)
+    // Control tokens stand there as well, as they are.
+    let ordinary = vocabulary.iter().filter_map(|(text, id)| {
+        let text: Option<Vec<u8>> = text.chars().map(|c| bytes.get(&c).copied()).collect();
+        Some((id.as_u64().expect("an id"), text?))
     });
     let added = file["added_tokens"]
         .as_array()
