@@ -9,7 +9,7 @@ use crate::support::Seen;
 /// The JSON of every event, whose name must be its type.
 pub(super) fn events(output: &Output) -> Vec<Value> {
     let events = output.events().map(|event| {
-        let data: Value = serde_json::from_str(&event.data).expect(&event.data);
+        let data: Value = serde_json::from_str(event.data).expect(event.data);
         assert!(!event.data.contains('\n'), "{}", event.data);
         assert_eq!(event.name, data["type"].as_str());
         data
