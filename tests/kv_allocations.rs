@@ -3,45 +3,12 @@
 //!
 //! Its own program, because the allocator is everybody's.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod allocator;
 
+use allocator::calls_of;
 use fathom::engine::kv::{
     Bounded, Budget, Fence, Identity, Memory, Options, Order, Query, Scope, SlotId, Table,
 };
-
-/// The system's allocator, with a count of the calls of this thread.
-struct Counting;
-
-thread_local! {
-    static CALLS: Cell<usize> = const { Cell::new(0) };
-}
-
-fn note() {
-    // A thread that ends may free and allocate without its counter.
-    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
-}
-
-// SAFETY: every call is handed on unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note();
-        // SAFETY: as promised by the caller.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as promised by the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note();
-        // SAFETY: as promised by the caller.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const B: u32 = 16;
 const SEQUENCES: usize = 6;
@@ -128,11 +95,12 @@ fn nothing_is_allocated_once_the_largest_sequences_were_there() {
     }
     let evicted = memory.counters().evicted_blocks;
     let hits = memory.counters().hit_tokens;
-    let before = CALLS.get();
-    for number in 2_000..20_000 {
-        step(&mut memory, &mut live, number);
-    }
-    assert_eq!(CALLS.get() - before, 0);
+    let calls = calls_of(|| {
+        for number in 2_000..20_000 {
+            step(&mut memory, &mut live, number);
+        }
+    });
+    assert_eq!(calls, 0);
     assert!(memory.counters().evicted_blocks > evicted + 10_000);
     assert!(memory.counters().hit_tokens > hits + 10_000);
     memory.audit(live.iter().map(|own| &own.table));

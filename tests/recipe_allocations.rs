@@ -3,13 +3,13 @@
 //! Its own program, because the allocator is everybody's. Growing the answer itself is counted and allowed: it
 //! doubles, so it is a handful in any number of tokens.
 
+mod allocator;
 mod recipe_support;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
+use allocator::calls_of;
 use fathom::capi::batch::{fathom_batch_free, fathom_batch_new};
 use fathom::capi::parser::{fathom_parser_free, fathom_parser_new, fathom_parser_push_tokens};
 use fathom::capi::queue::fathom_event;
@@ -23,45 +23,6 @@ use fathom::recipe::{Prepared, Protocol, Recipe, RecipeOptions};
 use recipe_support::client::{id_chunk, text_chunk};
 use recipe_support::demo_model;
 use serde_json::{Value, json};
-
-/// The system's allocator, with a count of the calls of this thread.
-struct Counting;
-
-thread_local! {
-    static CALLS: Cell<usize> = const { Cell::new(0) };
-}
-
-fn note() {
-    // A thread that ends may free and allocate without its counter.
-    let _ = CALLS.try_with(|calls| calls.set(calls.get() + 1));
-}
-
-// SAFETY: every call is handed on unchanged.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note();
-        // SAFETY: as promised by the caller.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as promised by the caller.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note();
-        // SAFETY: as promised by the caller.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn calls_of(work: impl FnOnce()) -> usize {
-    let before = CALLS.get();
-    work();
-    CALLS.get() - before
-}
 
 const TOKENS: usize = 40_000;
 /// How often the texts of an answer of so many tokens grow: the answer, its JSON, the batch.

@@ -7,7 +7,7 @@ use fathom::recipe::{Protocol, ThinkingStage};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::recipe_support::client::seen_neutral;
+use crate::recipe_support::client::{of_chat, seen_neutral, seen_neutral_response};
 use crate::splits::{any_finish, any_options, any_text, splittable};
 use crate::support::{PARIS, Seen, Tokens, data, dsml, options, run, seen, text_chunk};
 
@@ -41,28 +41,6 @@ fn read(out: &Output) -> Seen {
 
 fn response(parser: &Parser) -> Value {
     serde_json::from_str(&parser.response().unwrap()).unwrap()
-}
-
-/// What the complete response says.
-fn seen_response(response: &Value) -> Seen {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let calls = response["tool_calls"].as_array().unwrap().iter();
-    Seen {
-        reasoning: text(&response["reasoning"]),
-        content: text(&response["content"]),
-        calls: calls
-            .map(|call| (text(&call["name"]), text(&call["arguments"])))
-            .collect(),
-        finish: response["finish_reason"].as_str().map(str::to_owned),
-    }
-}
-
-/// The finish of Chat Completions for a neutral reason.
-fn of_chat(reason: &str) -> &str {
-    match reason {
-        "stop_sequence" | "end_of_stream" => "stop",
-        other => other,
-    }
 }
 
 #[test]
@@ -292,6 +270,6 @@ proptest! {
         let theirs = seen(&run(&chat, &[&text], finish).0);
         let meant = Seen { finish: ours.finish.as_deref().map(|reason| of_chat(reason).to_owned()), ..ours.clone() };
         prop_assert_eq!(meant, theirs);
-        prop_assert_eq!(seen_response(&response(&parser)), ours);
+        prop_assert_eq!(seen_neutral_response(&response(&parser)), ours);
     }
 }

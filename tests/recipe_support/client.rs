@@ -155,3 +155,25 @@ pub(crate) fn seen_neutral<'e>(events: impl IntoIterator<Item = (&'e str, &'e Va
     }
     seen
 }
+
+/// What the complete response of the neutral protocol says.
+pub(crate) fn seen_neutral_response(response: &Value) -> Seen {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let calls = response["tool_calls"].as_array().unwrap().iter();
+    Seen {
+        reasoning: text(&response["reasoning"]),
+        content: text(&response["content"]),
+        calls: calls
+            .map(|call| (text(&call["name"]), text(&call["arguments"])))
+            .collect(),
+        finish: response["finish_reason"].as_str().map(str::to_owned),
+    }
+}
+
+/// The finish of Chat Completions for a neutral reason.
+pub(crate) fn of_chat(reason: &str) -> &str {
+    match reason {
+        "stop_sequence" | "end_of_stream" => "stop",
+        other => other,
+    }
+}

@@ -7,29 +7,7 @@ use serde_json::{Value, json};
 use super::pieces::recorded;
 use super::readers::InRust;
 use super::{cases, prepared, protocol, run};
-use crate::recipe_support::client::{Seen, seen_neutral};
-
-/// What the complete response says.
-fn seen_response(response: &Value) -> Seen {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let calls = response["tool_calls"].as_array().unwrap().iter();
-    Seen {
-        reasoning: text(&response["reasoning"]),
-        content: text(&response["content"]),
-        calls: calls
-            .map(|call| (text(&call["name"]), text(&call["arguments"])))
-            .collect(),
-        finish: response["finish_reason"].as_str().map(str::to_owned),
-    }
-}
-
-/// The finish of Chat Completions for a neutral reason.
-fn of_chat(reason: &str) -> &str {
-    match reason {
-        "stop_sequence" | "end_of_stream" => "stop",
-        other => other,
-    }
-}
+use crate::recipe_support::client::{of_chat, seen_neutral, seen_neutral_response};
 
 fn check_summaries(recovery: Recovery) -> usize {
     let mut checked = 0;
@@ -59,7 +37,7 @@ fn check_summaries(recovery: Recovery) -> usize {
         assert_eq!(ran.response["reasoning"], summary["reasoning"], "{id}");
         let finish = seen.finish.as_deref().map(of_chat);
         assert_eq!(finish, summary["finish"].as_str(), "{id}");
-        assert_eq!(seen_response(&ran.response), seen, "{id}");
+        assert_eq!(seen_neutral_response(&ran.response), seen, "{id}");
         // The identity of calls is the one that Chat Completions would give.
         let wanted = &case["final_response"]["choices"][0]["message"]["tool_calls"];
         let wanted = wanted.as_array().into_iter().flatten();
