@@ -21,6 +21,7 @@ mod load;
 mod metrics;
 pub mod model;
 pub mod options;
+mod outbox;
 mod pool;
 mod prepare;
 pub mod queue;
