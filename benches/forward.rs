@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use fathom::engine::queue::QueueOptions;
-use fathom::engine::request::{Event, EventKind, Failure, FinishReason, Logprobs, Sampling};
+use fathom::engine::request::{Event, EventKind, Failure, FinishReason, Sampling};
 use fathom::engine::{Engine, EngineOptions, Queue, Request};
 use serde_json::{Value, json};
 
@@ -211,28 +211,19 @@ impl Case {
 
     fn request(&self, row: usize, max_tokens: usize) -> Request {
         Request {
-            prompt: prompt(self.prompt, self.vocab, row),
             max_tokens: Some(max_tokens as u32),
             sampling: Sampling {
                 temperature: 0.0,
-                top_k: 0,
-                top_p: 1.0,
-                min_p: 0.0,
                 seed: Some(0),
+                ..Sampling::default()
             },
-            stop_tokens: Vec::new(),
             ignore_eos: true,
-            logprobs: Logprobs::Off,
-            class: 4,
-            deadline: None,
-            deadline_queue: None,
-            deadline_first_token: None,
-            max_unread_tokens: 0,
-            explicit_ack: false,
             no_cache: true,
             constraint: None,
             tag: row as u64,
+            ..Request::new(prompt(self.prompt, self.vocab, row))
         }
+    }
     }
 }
 

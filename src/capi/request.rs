@@ -208,8 +208,8 @@ pub unsafe extern "C" fn fathom_submit(
     })
 }
 
-/// As fathom_submit, for bare token ids. Takes milliseconds with long prompts, and a moment for the first request of
-/// an engine that has stop strings, whose text is that of the model's own tokenizer.json (FATHOM_ERR_STATE without one).
+/// As fathom_submit, for bare token ids. Takes milliseconds with long prompts, and a moment for the first request of an
+/// engine that has stop strings, whose text is that of the model's own tokenizer.json (FATHOM_ERR_STATE without one).
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fathom_submit_tokens(
