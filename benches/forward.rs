@@ -224,7 +224,6 @@ impl Case {
             ..Request::new(prompt(self.prompt, self.vocab, row))
         }
     }
-    }
 }
 
 /// The same ids for every engine: `prompt` of `benches/peers/common.py` is its twin.
