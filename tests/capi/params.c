@@ -171,6 +171,43 @@ static void stops(void) {
   CHECK(held.count == 3);
 }
 
+/* What a prepared request says is kept where its recipe keeps it, and a reasoning's end is its model's. */
+static void prepared(const char *model) {
+  fathom_error *err = NULL;
+  fathom_recipe *r = open_recipe(model, "{\"engine_params\":true}");
+  static const char *json[] = {
+      CHAT("hi") ",\"logit_bias\":{\"77\":100,\"78\":99},\"presence_penalty\":2,\"temperature\":0,\"max_tokens\":2}",
+      "{\"model\":\"DeepSeek-V4.1-Flash\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],"
+      "\"thinking\":{\"type\":\"enabled\"},\"logit_bias\":{\"77\":100},\"max_tokens\":3}",
+  };
+  uint32_t end = 0;
+  CHECK_STATUS(fathom_tokenizer_token_id(t, "</think>", 8, &end), FATHOM_OK);
+  const uint32_t expected[2][3] = {{77, 78, 0}, {77, 77, end}};
+  for (int at = 0; at < 2; at++) {
+    fathom_prepared *p = NULL;
+    CHECK_OK(fathom_prepare(r, FATHOM_PROTOCOL_CHAT_COMPLETIONS, json[at], strlen(json[at]), &p, &err), err);
+    fathom_submit_options o;
+    fathom_submit_options_init(&o, sizeof o);
+    o.params_json = str("{\"think\":{\"budget\":2},\"ignore_eos\":true}");
+    fathom_request_id id = 0;
+    CHECK_OK(fathom_submit(w.e, w.q, p, &o, &id, &err), err);
+    size_t count = 0;
+    for (int done = 0; !done;) {
+      const fathom_event *ev;
+      size_t n;
+      CHECK_OK(fathom_queue_poll(w.q, w.b, -1, &ev, &n, &err), err);
+      for (size_t i = 0; i < n; i++) {
+        done |= ev[i].kind == FATHOM_EVENT_DONE;
+        for (size_t k = 0; ev[i].kind == FATHOM_EVENT_TOKENS && k < ev[i].token_count; k++, count++)
+          CHECK(count < 3 && ev[i].tokens[k] == expected[at][count]);
+      }
+    }
+    CHECK(count == (at == 0 ? 2u : 3u));
+    fathom_prepared_free(p);
+  }
+  fathom_recipe_free(r);
+}
+
 static void refused(void) {
   static const char *cases[][2] = {
       {"{\"presence_penalty\":2.5}", "presence_penalty"},
@@ -220,6 +257,7 @@ int main(int argc, char **argv) {
   choices();
   reports();
   stops();
+  prepared(argv[1]);
   refused();
   fathom_tokenizer_free(t);
   close_world(w);

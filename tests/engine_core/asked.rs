@@ -361,6 +361,32 @@ fn a_part_larger_than_the_room_of_the_reader_does_not_stall() {
     assert_eq!(host.run(asked).tokens.len(), 40);
 }
 
+/// P-21.
+#[test]
+fn a_seed_gives_the_same_beside_requests_without_one() {
+    let host = host(canary(200), &options(6, r#"{"chunk": 8, "watermark": 0}"#));
+    let mut seeded_one = request(1, 20, 40);
+    seeded_one.sampling = seeded(77);
+    seeded_one.ignore_eos = true;
+    let requests: Vec<Request> = (0..6)
+        .map(|number| {
+            let mut other = request(number, 10 + number, 40);
+            other.sampling = seeded(0);
+            other.sampling.seed = None;
+            other.ignore_eos = true;
+            if number == 3 {
+                seeded_one.clone()
+            } else {
+                other
+            }
+        })
+        .collect();
+    let outcomes = all_at_once(&host, &requests);
+    assert_eq!(outcomes[3].tokens, alone(&host.canary, &seeded_one).0);
+    let preemptions = |o: &Outcome| o.detail()["preemptions"].as_u64();
+    assert!(outcomes.iter().any(|o| preemptions(o) > Some(0)));
+}
+
 #[test]
 fn what_is_held_back_comes_with_a_cancel() {
     let gate = Gate::closed();
