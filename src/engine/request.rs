@@ -498,6 +498,67 @@ mod tests {
             ("max_tokens", Code::ContextExceeded, |r| {
                 r.max_tokens = Some(62)
             }),
+            ("presence_penalty", Code::InvalidParam, |r| {
+                r.sampling.presence_penalty = 2.1
+            }),
+            ("frequency_penalty", Code::InvalidParam, |r| {
+                r.sampling.frequency_penalty = f32::NAN
+            }),
+            ("repetition_penalty", Code::InvalidParam, |r| {
+                r.sampling.repetition_penalty = 0.0
+            }),
+            ("logit_bias", Code::InvalidParam, |r| {
+                r.sampling.logit_bias = vec![(100, 1.0)]
+            }),
+            ("logit_bias", Code::InvalidParam, |r| {
+                r.sampling.logit_bias = vec![(1, f32::NAN)]
+            }),
+            ("logit_bias", Code::InvalidParam, |r| {
+                r.sampling.logit_bias = vec![(1, 1.0), (1, 1.0)]
+            }),
+            ("logit_bias", Code::InvalidParam, |r| {
+                r.sampling.logit_bias = vec![(1, 1.0); 1025]
+            }),
+            ("allowed_tokens", Code::InvalidParam, |r| {
+                r.sampling.allowed_tokens = Some(vec![])
+            }),
+            ("bad_words", Code::InvalidParam, |r| {
+                r.sampling.bad_words = vec![vec![1]; 257]
+            }),
+            ("bad_words", Code::InvalidParam, |r| {
+                r.sampling.bad_words = vec![vec![1, 100]]
+            }),
+            ("min_tokens", Code::InvalidParam, |r| {
+                r.max_tokens = Some(3);
+                r.sampling.min_tokens = 4
+            }),
+            ("golden_tokens", Code::InvalidParam, |r| {
+                r.sampling.golden_tokens = vec![None; 65]
+            }),
+            ("think", Code::InvalidParam, |r| {
+                r.sampling.think = Some(Think::default())
+            }),
+            ("choice_base", Code::InvalidParam, |r| {
+                r.sampling.choice_base = 64
+            }),
+            ("tail_mass", Code::InvalidParam, |r| {
+                r.reporting.tail_mass = true
+            }),
+            ("logprob_tokens", Code::InvalidParam, |r| {
+                r.reporting.tokens = vec![1; 129]
+            }),
+            ("prompt_logprobs", Code::InvalidParam, |r| {
+                r.reporting.prompt = Some(PromptLogprobs { top: 0, start: 3 })
+            }),
+            ("repeat_guard", Code::InvalidParam, |r| {
+                r.repeat_guard = Some(RepeatGuard {
+                    pattern: 0,
+                    count: 2,
+                })
+            }),
+            ("stream_interval", Code::InvalidParam, |r| {
+                r.stream_interval = 0
+            }),
             ("trigger", Code::InvalidParam, |r| {
                 r.constraint = Some(starting(vec![], None))
             }),

@@ -93,7 +93,10 @@ fn weather() -> Value {
 #[test]
 fn calls_are_written_as_each_model_was_trained_to() {
     let bench = Bench::new();
-    let tools = [("get_weather", weather()), ("now", json!({"type": "object", "properties": {}}))];
+    let tools = [
+        ("get_weather", weather()),
+        ("now", json!({"type": "object", "properties": {}})),
+    ];
     let v4 = bench.grammar(&tools, V4, Opening::Done);
     let v41 = bench.grammar(&tools, V41, Opening::Done);
     let call = |parameters: &str| {
@@ -168,10 +171,19 @@ fn the_block_is_opened_as_it_was_asked_for() {
     assert!(!bench.allows(&required, block));
     assert!(!bench.allows(&required, &format!("So:{opened}")));
     let optional = bench.grammar(&tools, V4, Opening::Optional);
-    for good in [opened.clone(), format!("So: a < b{opened}"), "No call: 1 < 2.".to_owned(), String::new()] {
+    for good in [
+        opened.clone(),
+        format!("So: a < b{opened}"),
+        "No call: 1 < 2.".to_owned(),
+        String::new(),
+    ] {
         assert!(bench.allows(&optional, &good), "{good}");
     }
-    for bad in ["a ¦ b".to_owned(), format!("{opened} and"), "\n\n<¦tool_calls>\n</¦tool_calls>".to_owned()] {
+    for bad in [
+        "a ¦ b".to_owned(),
+        format!("{opened} and"),
+        "\n\n<¦tool_calls>\n</¦tool_calls>".to_owned(),
+    ] {
         assert!(!bench.allows(&optional, &bad), "{bad}");
     }
 }
@@ -185,23 +197,55 @@ fn schemas_of_all_shapes_can_be_called() {
         let parameters = json!({"type": "object", "properties": {"a": schema}, "required": names});
         bench.grammar(&[("f", parameters)], V4, Opening::Done)
     };
-    let text = |value: &str| format!("<¦invoke name=\"f\">\n<¦parameter name=\"a\" string=\"true\">{value}</¦parameter>\n</¦invoke>\n</¦tool_calls>");
+    let text = |value: &str| {
+        format!(
+            "<¦invoke name=\"f\">\n<¦parameter name=\"a\" string=\"true\">{value}</¦parameter>\n</¦invoke>\n</¦tool_calls>"
+        )
+    };
     let json = |value: &str| text(value).replace("true\">", "false\">");
     for (schema, texts, values) in [
-        (json!({}), vec!["x", ""], vec!["1", "{\"b\": [null]}", "null"]),
+        (
+            json!({}),
+            vec!["x", ""],
+            vec!["1", "{\"b\": [null]}", "null"],
+        ),
         (json!(true), vec!["x"], vec!["1"]),
         (json!({"type": "string"}), vec!["x"], vec![]),
-        (json!({"enum": ["x", 3, null]}), vec!["x"], vec!["3", "null"]),
+        (
+            json!({"enum": ["x", 3, null]}),
+            vec!["x"],
+            vec!["3", "null"],
+        ),
         (json!({"const": 5}), vec![], vec!["5"]),
-        (json!({"anyOf": [{"type": "string"}, {"type": "object"}]}), vec!["x", "{"], vec!["{}"]),
-        (json!({"type": ["integer", "string"]}), vec!["x"], vec!["12"]),
-        (json!({"$ref": "#/properties/a/x", "x": {"type": "boolean"}}), vec![], vec!["true"]),
+        (
+            json!({"anyOf": [{"type": "string"}, {"type": "object"}]}),
+            vec!["x", "{"],
+            vec!["{}"],
+        ),
+        (
+            json!({"type": ["integer", "string"]}),
+            vec!["x"],
+            vec!["12"],
+        ),
+        (
+            json!({"$ref": "#/properties/a/x", "x": {"type": "boolean"}}),
+            vec![],
+            vec!["true"],
+        ),
     ] {
         let grammar = one(schema.clone(), true);
-        for value in texts.iter().map(|t| text(t)).chain(values.iter().map(|v| json(v))) {
+        for value in texts
+            .iter()
+            .map(|t| text(t))
+            .chain(values.iter().map(|v| json(v)))
+        {
             assert!(bench.allows(&grammar, &value), "{schema}: {value}");
         }
-        for (value, is_good) in [(text("y</"), !texts.is_empty()), (json("\"y\""), false), (json("tru"), false)] {
+        for (value, is_good) in [
+            (text("y</"), !texts.is_empty()),
+            (json("\"y\""), false),
+            (json("tru"), false),
+        ] {
             // An enumeration holds its texts, too.
             let is_good = is_good && schema.get("enum").is_none();
             assert_eq!(bench.allows(&grammar, &value), is_good, "{schema}: {value}");
@@ -235,9 +279,16 @@ fn tools() -> [(&'static str, Value); 2] {
 
 fn assert_valid(name: &str, arguments: &str) {
     let tools = tools();
-    let (_, schema) = tools.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}"));
-    let value: Value = serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{arguments}: {error}"));
-    assert!(jsonschema::validator_for(schema).unwrap().is_valid(&value), "{name} {arguments}");
+    let (_, schema) = tools
+        .iter()
+        .find(|(known, _)| *known == name)
+        .unwrap_or_else(|| panic!("{name}"));
+    let value: Value =
+        serde_json::from_str(arguments).unwrap_or_else(|error| panic!("{arguments}: {error}"));
+    assert!(
+        jsonschema::validator_for(schema).unwrap().is_valid(&value),
+        "{name} {arguments}"
+    );
 }
 
 fn ended(called: &Called) -> bool {
@@ -259,13 +310,19 @@ fn required_calls_are_made_in_every_protocol() {
         let text = "Tell me a story about Anna, who is 7.";
         for (choice, wanted) in [
             (json!("required"), None),
-            (json!({"type": "function", "function": {"name": "save_person"}}), Some("save_person")),
+            (
+                json!({"type": "function", "function": {"name": "save_person"}}),
+                Some("save_person"),
+            ),
         ] {
             let request = json!({"model": model, "max_tokens": 160, "thinking": {"type": "disabled"}, "tools": functions,
                 "tool_choice": choice, "messages": [{"role": "user", "content": text}]});
             let called = world.call(Protocol::ChatCompletions, &request, seeded(seed));
             if ended(&called) && called.reason() == "constraint_complete" {
-                for call in called.response()["choices"][0]["message"]["tool_calls"].as_array().unwrap() {
+                for call in called.response()["choices"][0]["message"]["tool_calls"]
+                    .as_array()
+                    .unwrap()
+                {
                     let name = call["function"]["name"].as_str().unwrap();
                     assert!(wanted.is_none_or(|wanted| wanted == name), "{call}");
                     assert_valid(name, call["function"]["arguments"].as_str().unwrap());
@@ -283,7 +340,10 @@ fn required_calls_are_made_in_every_protocol() {
         if ended(&called) && called.reason() == "constraint_complete" {
             for item in called.response()["output"].as_array().unwrap() {
                 assert_eq!(item["type"], "function_call");
-                assert_valid(item["name"].as_str().unwrap(), item["arguments"].as_str().unwrap());
+                assert_valid(
+                    item["name"].as_str().unwrap(),
+                    item["arguments"].as_str().unwrap(),
+                );
             }
             whole += 1;
         }
@@ -296,7 +356,10 @@ fn required_calls_are_made_in_every_protocol() {
         let called = world.call(Protocol::Messages, &request, seeded(seed));
         if ended(&called) && called.reason() == "constraint_complete" {
             for block in called.response()["content"].as_array().unwrap() {
-                assert_eq!((&block["type"], &block["name"]), (&json!("tool_use"), &json!("save_person")));
+                assert_eq!(
+                    (&block["type"], &block["name"]),
+                    (&json!("tool_use"), &json!("save_person"))
+                );
                 assert_valid("save_person", &block["input"].to_string());
             }
             whole += 1;
@@ -326,10 +389,18 @@ fn required_calls_come_after_the_reasoning_where_the_host_allows_it() {
         let called = world.call(Protocol::ChatCompletions, &request, options);
         if ended(&called) && called.reason() == "constraint_complete" {
             let message = &called.response()["choices"][0]["message"];
-            assert!(message["reasoning_content"].as_str().is_some_and(|text| !text.is_empty()), "{message}");
+            assert!(
+                message["reasoning_content"]
+                    .as_str()
+                    .is_some_and(|text| !text.is_empty()),
+                "{message}"
+            );
             for call in message["tool_calls"].as_array().unwrap() {
                 let call = &call["function"];
-                assert_valid(call["name"].as_str().unwrap(), call["arguments"].as_str().unwrap());
+                assert_valid(
+                    call["name"].as_str().unwrap(),
+                    call["arguments"].as_str().unwrap(),
+                );
             }
             whole += 1;
         }
@@ -343,9 +414,11 @@ fn strict_tools_may_be_called_and_then_hold_their_schema() {
     let world = World::new("{}");
     let (mut calls, mut answers) = (0, 0);
     for seed in 0..8 {
-        let functions = [json!({"type": "function", "function": {"name": "get_weather", "strict": true, "parameters": {
+        let functions = [
+            json!({"type": "function", "function": {"name": "get_weather", "strict": true, "parameters": {
             "type": "object", "required": ["city", "unit"], "additionalProperties": false, "properties": {
-                "city": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}}}}})];
+                "city": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}}}}}),
+        ];
         let asked = json!({"role": "user", "content": "What is the weather in Paris?"});
         let answered = [
             asked.clone(),
@@ -364,13 +437,19 @@ fn strict_tools_may_be_called_and_then_hold_their_schema() {
                         assert_eq!(call["function"]["name"], "get_weather");
                         let arguments = call["function"]["arguments"].as_str().unwrap();
                         let value: Value = serde_json::from_str(arguments).unwrap();
-                        assert!(["celsius", "fahrenheit"].contains(&value["unit"].as_str().unwrap()), "{arguments}");
+                        assert!(
+                            ["celsius", "fahrenheit"].contains(&value["unit"].as_str().unwrap()),
+                            "{arguments}"
+                        );
                         assert!(value["city"].is_string());
                     }
                     calls += 1;
                 }
                 FinishReason::Stop => {
-                    assert!(!message["content"].as_str().unwrap().contains("DSML"), "{message}");
+                    assert!(
+                        !message["content"].as_str().unwrap().contains("DSML"),
+                        "{message}"
+                    );
                     answers += 1;
                 }
                 _ => {}

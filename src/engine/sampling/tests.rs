@@ -224,9 +224,8 @@ fn a_mask_is_as_if_the_other_ids_were_impossible() {
             assert!(is_allowed(chosen.unwrap() as usize));
         }
     }
-    let mut greedy = |logits: &[f32], mask: &[u32]| {
-        choose(logits, Some(mask), sampling(0.0, 0, 1.0, 0.0), 0)
-    };
+    let mut greedy =
+        |logits: &[f32], mask: &[u32]| choose(logits, Some(mask), sampling(0.0, 0, 1.0, 0.0), 0);
     assert_eq!(greedy(&logits, &[0, 0, 0, 0]), Err(RowFault::Empty));
     assert_eq!(greedy(&logits, &[]), Err(RowFault::Empty));
     let mut broken = logits.clone();
