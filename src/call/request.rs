@@ -259,14 +259,13 @@ pub fn of_prepared(prepared: &Prepared, submit: Submit, context: u32) -> Result<
         })?),
     };
     let think = match submit.think {
-        Some(think) if think.end.is_empty() => match constraint::reasoning_end(prepared)? {
-            Some(end) => Some(Think {
+        // Without a reasoning there is none that could be too long.
+        Some(think) if think.end.is_empty() => {
+            constraint::reasoning_end(prepared)?.map(|end| Think {
                 end: vec![end],
                 ..think
-            }),
-            // There is no reasoning that could be too long.
-            None => None,
-        },
+            })
+        }
         think => think,
     };
     let submit = Submit {

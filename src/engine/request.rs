@@ -445,7 +445,7 @@ pub trait Adapter: Send {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::constraint::{Rules, Spec, Token, TokenTable, Tokens};
+    use crate::engine::constraint::{Rules, Spec, Start, Token, TokenTable, Tokens};
 
     const BOUNDS: Bounds = Bounds {
         vocab: 100,

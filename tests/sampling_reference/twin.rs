@@ -130,12 +130,7 @@ pub(crate) fn choose(
         .collect();
     // 12
     let position = tokens.len() as u32;
-    let noise = Noise::new(
-        s.seed.unwrap(),
-        position,
-        s.choice_base.into(),
-        Purpose::Target,
-    );
+    let noise = Noise::new(s.seed.unwrap(), position, s.choice_base, Purpose::Target);
     let drawn = survivors
         .iter()
         .map(|v| (f64::from(scaled[*v as usize]) + noise.gumbel(*v), *v))

@@ -136,7 +136,7 @@ impl State {
     }
 
     fn noise(&self, position: u32) -> Noise {
-        let choice = self.sampling.choice_base.into();
+        let choice = self.sampling.choice_base;
         Noise::new(self.seed, position, choice, Purpose::Target)
     }
 
