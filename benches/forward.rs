@@ -214,10 +214,8 @@ impl Case {
             max_tokens: Some(max_tokens as u32),
             sampling: Sampling {
                 temperature: 0.0,
-                top_k: 0,
-                top_p: 1.0,
-                min_p: 0.0,
                 seed: Some(0),
+                ..Sampling::default()
             },
             ignore_eos: true,
             no_cache: true,

@@ -480,7 +480,10 @@ fathom_status fathom_submit(fathom_engine *e,
                             fathom_request_id *out,
                             fathom_error **err);
 
-/* As fathom_submit, for bare token ids. Takes milliseconds with long prompts. */
+/*
+ * As fathom_submit, for bare token ids. Takes milliseconds with long prompts, and a moment for the first request of an
+ * engine that has stop strings, whose text is that of the model's own tokenizer.json (FATHOM_ERR_STATE without one).
+ */
 FATHOM_API
 FATHOM_NODISCARD
 fathom_status fathom_submit_tokens(fathom_engine *e,

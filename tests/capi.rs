@@ -70,6 +70,11 @@ fn request() {
 }
 
 #[test]
+fn params() {
+    with_model("params");
+}
+
+#[test]
 fn recipe() {
     with_model("recipe");
 }

@@ -4,6 +4,13 @@
 #[path = "engine_core/host.rs"]
 mod host;
 
+#[path = "sampling_reference/twin.rs"]
+mod twin;
+#[path = "sampling_reference/wishes.rs"]
+mod wishes;
+
+#[path = "engine_core/asked.rs"]
+mod asked;
 #[path = "engine_core/ends.rs"]
 mod ends;
 #[path = "engine_core/faults.rs"]
@@ -18,3 +25,5 @@ mod readers;
 mod scenarios;
 #[path = "engine_core/tokens.rs"]
 mod tokens;
+#[path = "engine_core/whole.rs"]
+mod whole;

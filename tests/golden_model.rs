@@ -12,7 +12,7 @@ use std::ops::Range;
 use common::{Device, Golden, Sequence, TestModel, argmax, max_difference, open, repository};
 use fathom::engine::backend::Numerics;
 use fathom::engine::model::parts::{Point, Probe};
-use fathom::engine::model::{LogitRows, StepSequence};
+use fathom::engine::model::{Bounds, LogitRows, StepSequence};
 
 const BOTH: [&str; 2] = ["v4-tiny", "v41-tiny"];
 const DEVICES: [Device; 2] = [Device::Reference, Device::Cpu];
@@ -309,6 +309,7 @@ fn image_positions_take_their_own_router_bias_and_no_ngrams() {
         let mut logits = Vec::new();
         let step = StepSequence {
             image: &mask,
+            bounds: Bounds::default(),
             ..sequence.step(0, case.ids.len(), LogitRows::All)
         };
         model

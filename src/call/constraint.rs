@@ -59,12 +59,7 @@ pub(super) fn of_prepared(
     let Some(constraint) = constraint else {
         return unused(start);
     };
-    let thinks = match prepared.parsing.thinking_initial_stage {
-        // The prompt has opened the block, whatever comes after it.
-        _ if prepared.parsing.starts_in_tool_calls => false,
-        Some(ThinkingStage::ReasoningStart | ThinkingStage::ReasoningContinuation) => true,
-        Some(ThinkingStage::ContentContinuation) | None => false,
-    };
+    let thinks = thinks(prepared);
     let start = match start {
         Some(ConstraintStart::AtOnce) => Start::AtOnce,
         Some(ConstraintStart::After { trigger, bound }) => after(trigger, *bound),
@@ -78,6 +73,26 @@ pub(super) fn of_prepared(
         start,
         ..constraint
     }))
+}
+
+/// Whether the output of a request begins with a reasoning.
+fn thinks(prepared: &Prepared) -> bool {
+    match prepared.parsing.thinking_initial_stage {
+        // The prompt has opened the block, whatever comes after it.
+        _ if prepared.parsing.starts_in_tool_calls => false,
+        Some(ThinkingStage::ReasoningStart | ThinkingStage::ReasoningContinuation) => true,
+        Some(ThinkingStage::ContentContinuation) | None => false,
+    }
+}
+
+/// The id that ends the reasoning a request's output begins with.
+pub(super) fn reasoning_end(prepared: &Prepared) -> Result<Option<u32>, Error> {
+    match prepared.tokenizer.as_deref() {
+        Some(tokenizer) if thinks(prepared) => {
+            token(prepared, tokenizer, SpecialToken::ThinkingEnd).map(Some)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// What the request itself asks for, from the first token on.

@@ -1,6 +1,8 @@
 //! Engines: open, state, shut down, free.
 
 use std::ffi::{c_char, c_void};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::boundary::{Out, calling_back, guarded, in_callback, not_in_callback, quiet};
@@ -12,6 +14,7 @@ use super::log;
 use super::options::{self, Versioned};
 use super::types::*;
 use crate::engine::{Engine, EngineOptions, EngineState};
+use crate::recipe::tokenizer::Tokenizer;
 
 /// Told how far opening is: `fraction` of 1, and the name of the phase. Runs on the opening thread at most
 /// ten times a second; must not call fathom, nor throw. Nonzero aborts.
@@ -143,7 +146,26 @@ pub(crate) struct EngineObject {
     pub(crate) engine: Engine,
     /// With a NUL behind it.
     model_name: String,
+    /// Where its tokenizer is, if it has one.
+    model_path: PathBuf,
+    /// Read when a request needs it.
+    tokenizer: OnceLock<Option<Arc<Tokenizer>>>,
     process: Process,
+}
+
+impl EngineObject {
+    /// The model's own tokenizer, if there is one. Read on first use.
+    pub(crate) fn tokenizer(&self) -> Result<Option<Arc<Tokenizer>>, Failed> {
+        if let Some(known) = self.tokenizer.get() {
+            return Ok(known.clone());
+        }
+        let file = self.model_path.join("tokenizer.json");
+        let tokenizer = match file.is_file() {
+            true => Some(Arc::new(Tokenizer::open(&file)?)),
+            false => None,
+        };
+        Ok(self.tokenizer.get_or_init(|| tokenizer).clone())
+    }
 }
 
 handle!(fathom_engine, 0x03, EngineObject);
@@ -179,14 +201,16 @@ pub(crate) fn enter(e: *const fathom_engine) -> Result<Inside<fathom_engine>, Fa
 
 /// A handle for an engine that Rust code made; for tests. NULL when memory is gone.
 pub fn wrap(engine: Engine) -> *mut fathom_engine {
-    create(engine).unwrap_or(std::ptr::null_mut())
+    create(engine, PathBuf::new()).unwrap_or(std::ptr::null_mut())
 }
 
-fn create(engine: Engine) -> Result<*mut fathom_engine, Failed> {
+fn create(engine: Engine, model_path: PathBuf) -> Result<*mut fathom_engine, Failed> {
     let model_name = terminated(&engine.info().model_name.replace('\0', ""));
     handle::create(EngineObject {
         engine,
         model_name,
+        model_path,
+        tokenizer: OnceLock::new(),
         process: Process::current(),
     })
 }
@@ -239,7 +263,7 @@ pub unsafe extern "C" fn fathom_engine_open(
             }) == 0
         };
         let engine = Engine::open(&options, &mut progress)?;
-        let handle = create(engine)?;
+        let handle = create(engine, options.model_path)?;
         log::info("engine", "an engine was opened");
         out.set(handle);
         Ok(())

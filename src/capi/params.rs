@@ -3,6 +3,8 @@
 //! Every documented key is known. Those that this build's engine cannot do answer
 //! `FATHOM_ERR_UNSUPPORTED` with the key as param; keys nobody documents `FATHOM_ERR_INVALID_ARGUMENT`.
 
+mod wishes;
+
 use serde_json::{Map, Value};
 
 use super::error::Failed;
@@ -11,30 +13,7 @@ use crate::call::{ConstraintStart, Submit};
 use crate::engine::request::Logprobs;
 
 /// Documented, and not done yet.
-const LATER: [&str; 22] = [
-    "allowed_tokens",
-    "bad_words",
-    "choice_base",
-    "chunk_ends",
-    "digest",
-    "frequency_penalty",
-    "golden_tokens",
-    "include_stop",
-    "logit_bias",
-    "logprob_source",
-    "logprob_tokens",
-    "min_tokens",
-    "n",
-    "presence_penalty",
-    "prompt_logprobs",
-    "repeat_guard",
-    "repetition_penalty",
-    "spec",
-    "stop_strings",
-    "stream_interval",
-    "tail_mass",
-    "think",
-];
+const LATER: [&str; 3] = ["chunk_ends", "n", "spec"];
 
 /// Said by a field, a flag or an option of the engine.
 const ELSEWHERE: [(&str, &str); 14] = [
@@ -88,6 +67,9 @@ fn token(value: &Value) -> Option<u32> {
 }
 
 fn one(key: &str, value: &Value, submit: &mut Submit, of_call: bool) -> Result<(), Failed> {
+    if wishes::read(key, value, submit, of_call)? {
+        return Ok(());
+    }
     match key {
         "top_k" => {
             let top = value

@@ -208,7 +208,8 @@ pub unsafe extern "C" fn fathom_submit(
     })
 }
 
-/// As fathom_submit, for bare token ids. Takes milliseconds with long prompts.
+/// As fathom_submit, for bare token ids. Takes milliseconds with long prompts, and a moment for the first request of an
+/// engine that has stop strings, whose text is that of the model's own tokenizer.json (FATHOM_ERR_STATE without one).
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fathom_submit_tokens(
@@ -233,7 +234,12 @@ pub unsafe extern "C" fn fathom_submit_tokens(
                 read_options(o, false)?,
             )
         };
-        let request = call::request::of_tokens(tokens.to_vec(), submit)?;
+        let tokenizer = if submit.stop_strings.is_empty() {
+            None
+        } else {
+            object.tokenizer()?
+        };
+        let request = call::request::of_tokens(tokens.to_vec(), submit, tokenizer)?;
         let id = object.engine.submit(&queue.queue, request, None)?;
         out.set(id.0);
         Ok(())

@@ -19,6 +19,7 @@ use super::queue::Shared;
 use super::request::{
     Adapter, Done, Event, EventKind, Failure, FinishReason, Flow, RequestId, Tokens, Usage,
 };
+use super::sampling::Reported;
 
 /// Why somebody wants a request to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +46,21 @@ pub(crate) struct Detail {
     pub(crate) seed: Option<u64>,
     pub(crate) reason: &'static str,
     pub(crate) code: Option<Code>,
-    pub(crate) stop: Option<u32>,
+    pub(crate) stop: Option<Stop>,
+    /// Text of the output behind the last token delivered, where a stop string cut a token.
+    pub(crate) tail: Option<String>,
     /// Only where it was capped.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) preemptions: u32,
-    /// Places of the chosen tokens, beside logprobs only.
-    pub(crate) ranks: Option<Vec<u32>>,
+    /// What was gathered on the way, where it was asked for.
+    pub(crate) told: Option<Box<Reported>>,
+}
+
+/// What matched.
+#[derive(Clone, Debug)]
+pub(crate) enum Stop {
+    Token(u32),
+    Text(String),
 }
 
 impl Detail {
@@ -63,15 +73,22 @@ impl Detail {
         if let Some(code) = self.code {
             map.insert("code".to_owned(), code.name().into());
         }
-        if let Some(stop) = self.stop {
-            map.insert("stop".to_owned(), stop.into());
+        if let Some(stop) = &self.stop {
+            let stop = match stop {
+                Stop::Token(token) => Value::from(*token),
+                Stop::Text(text) => Value::from(text.as_str()),
+            };
+            map.insert("stop".to_owned(), stop);
+        }
+        if let Some(tail) = &self.tail {
+            map.insert("tail".to_owned(), tail.as_str().into());
         }
         if let Some(max_tokens) = self.max_tokens {
             map.insert("max_tokens".to_owned(), max_tokens.into());
         }
         map.insert("preemptions".to_owned(), self.preemptions.into());
-        if let Some(ranks) = &self.ranks {
-            map.insert("ranks".to_owned(), ranks.clone().into());
+        if let Some(told) = &self.told {
+            told.describe(&mut map);
         }
         Value::Object(map).to_string()
     }
@@ -344,8 +361,9 @@ impl Delivery {
             end.detail.reason = "stop";
             end.detail.code = None;
             end.detail.stop = None;
-            if let Some(ranks) = &mut end.detail.ranks {
-                ranks.truncate(reader.seen as usize);
+            end.detail.tail = None;
+            if let Some(told) = &mut end.detail.told {
+                told.truncate(reader.seen as usize);
             }
         }
         if reader.state != ReaderState::Broken {

@@ -21,6 +21,7 @@ mod load;
 mod metrics;
 pub mod model;
 pub mod options;
+mod outbox;
 mod pool;
 mod prepare;
 mod profile;
@@ -119,6 +120,8 @@ impl Engine {
             slots: 2,
             max_rollback: 0,
             history: 0,
+            truncation_keep: 0,
+            replay_window: 0,
             eos: Vec::new(),
         });
         let config = Config::new(options, tuning, &limits)?;

@@ -99,6 +99,8 @@ pub struct Stats {
     pub steps: u64,
     pub preemptions: u64,
     pub paused_for_reader: u64,
+    /// Choices that had nothing but ids that `min_tokens` keeps back; only in the JSON of the metrics.
+    pub min_tokens_ignored: u64,
     pub running: u32,
     pub waiting: u32,
     pub paused: u32,
@@ -130,6 +132,10 @@ pub(crate) struct Config {
     pub(crate) grammar_threads: u32,
     pub(crate) grammar_timeout: Duration,
     pub(crate) grammar_cache_bytes: u64,
+    /// Ids that no request gets.
+    pub(crate) token_blacklist: Vec<u32>,
+    /// Rows with logits that prompts may have in a step.
+    pub(crate) max_logit_rows: u32,
     pub(crate) report: Report,
 }
 
@@ -227,9 +233,23 @@ impl Config {
             grammar_threads: tuning.grammar_threads,
             grammar_timeout: tuning.grammar_timeout,
             grammar_cache_bytes: tuning.grammar_cache_bytes,
+            token_blacklist: blacklist(&tuning.token_blacklist, model.vocab)?,
+            max_logit_rows: tuning.max_logit_rows,
             report,
         })
     }
+}
+
+/// Checked here because only now the vocabulary is known.
+fn blacklist(ids: &[u32], vocab: u32) -> Result<Vec<u32>, Error> {
+    if let Some(id) = ids.iter().find(|id| **id >= vocab) {
+        return Err(Error::new(
+            Code::InvalidParam,
+            "token_blacklist",
+            format!("\"token_blacklist\" has {id}, which is outside the vocabulary of {vocab}"),
+        ));
+    }
+    Ok(ids.to_vec())
 }
 
 /// 0 takes the default; both are capped.
@@ -288,6 +308,8 @@ mod tests {
             slots: 5,
             max_rollback: 0,
             history: 0,
+            truncation_keep: 0,
+            replay_window: 0,
             eos: vec![],
         }
     }

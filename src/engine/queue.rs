@@ -189,6 +189,45 @@ pub(crate) struct NewToken<'a> {
     pub(crate) first: Option<First>,
 }
 
+impl NewToken<'_> {
+    pub(crate) fn append_to(&self, tokens: &mut Tokens) {
+        tokens.top_count = self.top.len() as u32;
+        tokens.tokens.push(self.token);
+        tokens.logprobs.extend(self.logprob);
+        tokens.top_tokens.extend(self.top.iter().map(|t| t.0));
+        tokens.top_logprobs.extend(self.top.iter().map(|t| t.1));
+        if self.first.is_some() {
+            tokens.first = self.first;
+        }
+    }
+}
+
+impl Tokens {
+    /// Moves the first `count` tokens behind those of `to`.
+    fn shift(&mut self, count: usize, to: &mut Self) {
+        fn some<T>(from: &mut Vec<T>, count: usize, to: &mut Vec<T>) {
+            let count = count.min(from.len());
+            to.extend(from.drain(..count));
+        }
+        let entries = count.saturating_mul(self.top_count as usize);
+        some(&mut self.tokens, count, &mut to.tokens);
+        some(&mut self.logprobs, count, &mut to.logprobs);
+        some(&mut self.top_tokens, entries, &mut to.top_tokens);
+        some(&mut self.top_logprobs, entries, &mut to.top_logprobs);
+        to.top_count = self.top_count;
+        to.first = self.first.take().or(to.first);
+    }
+
+    /// Keeps the first `count` tokens.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        let entries = count.saturating_mul(self.top_count as usize);
+        self.tokens.truncate(count);
+        self.logprobs.truncate(count);
+        self.top_tokens.truncate(entries);
+        self.top_logprobs.truncate(entries);
+    }
+}
+
 /// The queue without its owners: what requests and the engine hold.
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
@@ -220,30 +259,41 @@ impl Shared {
 
     /// Appends one token; [`Self::flush`] announces it.
     pub(crate) fn push_token(&self, delivery: &Arc<Delivery>, new: &NewToken<'_>) {
+        self.push(delivery, 1, |tokens| new.append_to(tokens));
+    }
+
+    /// Moves the first `count` tokens of `from` here; [`Self::flush`] announces them. A queue that takes nothing
+    /// more drops them.
+    pub(crate) fn push_tokens(&self, delivery: &Arc<Delivery>, from: &mut Tokens, count: usize) {
+        if !self.push(delivery, count as u32, |tokens| from.shift(count, tokens)) {
+            from.shift(count, &mut Tokens::default());
+        }
+    }
+
+    /// Where tokens of a request go: behind those that wait already, if there are any. Answers whether it takes any.
+    fn push(&self, delivery: &Arc<Delivery>, count: u32, append: impl FnOnce(&mut Tokens)) -> bool {
         let mut inner = self.inner.lock();
         if inner.closed || delivery.ended.load(Relaxed) {
-            return;
+            return false;
         }
-        delivery.note_queued(1);
+        delivery.note_queued(count);
         let place = delivery.place.load(Relaxed);
         if let Some(Entry {
             content: Content::Tokens(tokens),
             ..
         }) = inner.entries.get_mut(place)
         {
-            extend(tokens, new);
-            return;
+            append(tokens);
+            return true;
         }
         delivery.place.store(inner.entries.len(), Relaxed);
-        let mut tokens = Tokens {
-            top_count: new.top.len() as u32,
-            ..Tokens::default()
-        };
-        extend(&mut tokens, new);
+        let mut tokens = Tokens::default();
+        append(&mut tokens);
         inner.entries.push_back(Entry {
             delivery: delivery.clone(),
             content: Content::Tokens(tokens),
         });
+        true
     }
 
     /// Appends the end of a request unless it has one; answers whether it had none.
@@ -405,16 +455,6 @@ impl std::fmt::Debug for Shared {
 
 fn closed() -> Error {
     Error::new(Code::Closed, "queue", "the queue is closed")
-}
-
-fn extend(tokens: &mut Tokens, new: &NewToken<'_>) {
-    tokens.tokens.push(new.token);
-    tokens.logprobs.extend(new.logprob);
-    tokens.top_tokens.extend(new.top.iter().map(|t| t.0));
-    tokens.top_logprobs.extend(new.top.iter().map(|t| t.1));
-    if new.first.is_some() {
-        tokens.first = new.first;
-    }
 }
 
 /// Takes what waits, but for requests whose adapter runs on another poller; marks those taken.

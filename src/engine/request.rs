@@ -4,12 +4,16 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
+
 use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::constraint::{Constraint, Start};
+use super::constraint::Constraint;
 use super::error::{Code, Error};
+use super::sampling::GREEDY_BELOW;
+use super::sampling::stops::TokenText;
 
 /// Never 0, never reused in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,6 +32,26 @@ pub struct Sampling {
     pub min_p: f32,
     /// `None` is drawn at submit and reported.
     pub seed: Option<u64>,
+    /// [-2, 2]: taken off ids that the output has.
+    pub presence_penalty: f32,
+    /// [-2, 2]: taken off for each time that the output has an id.
+    pub frequency_penalty: f32,
+    /// (0, 10]: divides what speaks for ids that prompt or output have.
+    pub repetition_penalty: f32,
+    /// Added to logits: up to 1024 different ids, each [-100, 100].
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The only ids that may come.
+    pub allowed_tokens: Option<Vec<u32>>,
+    /// Up to 256 runs of ids that are not completed.
+    pub bad_words: Vec<Vec<u32>>,
+    /// No id that ends the output comes before; stop strings still end it.
+    pub min_tokens: u32,
+    /// Ids given in place of chosen ones, by place in the output; holes are chosen as usual.
+    pub golden_tokens: Vec<Option<u32>>,
+    /// Limits the reasoning.
+    pub think: Option<Think>,
+    /// Index in the random counter, 0..=63: choices of one seed differ by it.
+    pub choice_base: u8,
 }
 
 impl Default for Sampling {
@@ -39,7 +63,71 @@ impl Default for Sampling {
             top_p: 1.0,
             min_p: 0.0,
             seed: None,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            repetition_penalty: 1.0,
+            logit_bias: Vec::new(),
+            allowed_tokens: None,
+            bad_words: Vec::new(),
+            min_tokens: 0,
+            golden_tokens: Vec::new(),
+            think: None,
+            choice_base: 0,
         }
+    }
+}
+
+impl Sampling {
+    /// Whether the most probable id is taken, without a draw.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature < GREEDY_BELOW
+    }
+}
+
+/// A limit for the reasoning, which begins with the output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Think {
+    /// Tokens until the end is forced.
+    pub budget: u32,
+    /// What ends it: 1 to 64 ids.
+    pub end: Vec<u32>,
+}
+
+/// Ends an output that repeats itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepeatGuard {
+    /// The longest pattern that is looked for: 1..=64 tokens.
+    pub pattern: u32,
+    /// How often it must stand in a row: at least 2.
+    pub count: u32,
+}
+
+/// Texts that end an output.
+#[derive(Clone)]
+pub struct StopStrings {
+    /// Up to 16, each of 1 to 256 bytes.
+    pub strings: Vec<String>,
+    /// Whether the one that was found belongs to the output.
+    pub include: bool,
+    /// The vocabulary they are looked for in.
+    pub text: Arc<dyn TokenText>,
+}
+
+impl PartialEq for StopStrings {
+    /// Vocabularies are equal when they are the same.
+    fn eq(&self, other: &Self) -> bool {
+        self.strings == other.strings
+            && self.include == other.include
+            && Arc::ptr_eq(&self.text, &other.text)
+    }
+}
+
+impl std::fmt::Debug for StopStrings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StopStrings")
+            .field("strings", &self.strings)
+            .field("include", &self.include)
+            .finish_non_exhaustive()
     }
 }
 
@@ -53,6 +141,40 @@ pub enum Logprobs {
     Sampled,
     /// The chosen tokens' own and this many alternatives.
     Top(u32),
+}
+
+/// Which distribution log-probabilities are those of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogprobSource {
+    /// The model's.
+    #[default]
+    Raw,
+    /// The one that was drawn from; of a greedy request the one at temperature 1.
+    Processed,
+}
+
+/// Log-probabilities of the prompt, always the model's own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PromptLogprobs {
+    /// Alternatives at each position: 0..=64.
+    pub top: u32,
+    /// The first position of the prompt that they are wanted for; position 0 has none.
+    pub start: u32,
+}
+
+/// What the end of a request tells of its tokens. Lists have a value for each token of the output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reporting {
+    /// Of log-probabilities and masses.
+    pub source: LogprobSource,
+    /// The mass of all ids that were not more probable than the chosen one; only with log-probabilities.
+    pub tail_mass: bool,
+    /// Ids whose log-probabilities are wanted whatever was chosen; up to 128.
+    pub tokens: Vec<u32>,
+    /// Computes all rows of the prompt.
+    pub prompt: Option<PromptLogprobs>,
+    /// A digest over positions, logits and tokens.
+    pub digest: bool,
 }
 
 /// A token sequence with parameters.
@@ -70,6 +192,14 @@ pub struct Request {
     pub ignore_eos: bool,
     /// What to report beside the tokens.
     pub logprobs: Logprobs,
+    /// What to report at the end.
+    pub reporting: Reporting,
+    /// Texts that end the output.
+    pub stop_strings: Option<StopStrings>,
+    /// Ends an output that repeats itself.
+    pub repeat_guard: Option<RepeatGuard>,
+    /// Tokens are delivered so many at a time, after the first one; at least 1.
+    pub stream_interval: u32,
     /// Class 0 (first) ..= 7; 4 is normal.
     pub class: u8,
     /// From now on, for the whole request.
@@ -100,6 +230,10 @@ impl Request {
             stop_tokens: Vec::new(),
             ignore_eos: false,
             logprobs: Logprobs::Off,
+            reporting: Reporting::default(),
+            stop_strings: None,
+            repeat_guard: None,
+            stream_interval: 1,
             class: 4,
             deadline: None,
             deadline_queue: None,
@@ -114,91 +248,11 @@ impl Request {
 
     /// Checks every field and settles how many tokens may come.
     pub(crate) fn check(&self, bounds: &Bounds) -> Result<Budget, Error> {
-        self.check_numbers()?;
-        self.check_ids(bounds)?;
-        self.check_start(bounds)?;
-        self.budget(bounds)
-    }
-
-    fn check_numbers(&self) -> Result<(), Error> {
-        let Sampling {
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            seed: _,
-        } = self.sampling;
-        // Written so that NaN is refused.
-        if !(0.0..=1000.0).contains(&temperature) {
-            return Err(invalid("temperature", temperature, "0 to 1000"));
-        }
-        if top_k > i32::MAX as u32 {
-            return Err(invalid("top_k", top_k, "0 to 2147483647"));
-        }
-        if !(top_p > 0.0 && top_p <= 1.0) {
-            return Err(invalid("top_p", top_p, "above 0, up to 1"));
-        }
-        if !(0.0..=1.0).contains(&min_p) {
-            return Err(invalid("min_p", min_p, "0 to 1"));
-        }
-        if let Logprobs::Top(count) = self.logprobs
-            && count > 1000
-        {
-            return Err(invalid("logprobs", count, "0 to 1000"));
-        }
-        if self.class > 7 {
-            return Err(invalid("priority", self.class, "class 0 to 7"));
-        }
-        Ok(())
-    }
-
-    fn check_ids(&self, bounds: &Bounds) -> Result<(), Error> {
-        let vocab = bounds.vocab;
-        if self.prompt.is_empty() {
-            return Err(Error::new(
-                Code::InvalidPrompt,
-                "tokens",
-                "the prompt has no tokens",
-            ));
-        }
-        if let Some(at) = self.prompt.iter().position(|&id| id >= vocab) {
-            return Err(Error::new(
-                Code::InvalidPrompt,
-                "tokens",
-                format!("prompt token {at} is outside the vocabulary of {vocab}"),
-            ));
-        }
-        if self.stop_tokens.len() > 64 {
-            let count = self.stop_tokens.len();
-            return Err(invalid("stop_tokens", count, "at most 64 ids"));
-        }
-        if let Some(id) = self.stop_tokens.iter().find(|id| **id >= vocab) {
-            return Err(Error::new(
-                Code::InvalidParam,
-                "stop_tokens",
-                format!("stop token \"{id}\" is outside the vocabulary of {vocab}"),
-            ));
-        }
-        Ok(())
-    }
-
-    fn check_start(&self, bounds: &Bounds) -> Result<(), Error> {
-        let Some(Constraint {
-            start: Start::After { trigger, bound },
-            ..
-        }) = &self.constraint
-        else {
-            return Ok(());
-        };
-        if trigger.is_empty() || trigger.len() > 64 {
-            return Err(invalid("trigger", trigger.len(), "1 to 64 ids"));
-        }
-        let ids = trigger.iter().map(|id| ("trigger", id));
-        let mut ids = ids.chain(bound.iter().map(|id| ("bound", id)));
-        match ids.find(|(_, id)| **id >= bounds.vocab) {
-            None => Ok(()),
-            Some((param, id)) => Err(invalid(param, id, "an id of the vocabulary")),
-        }
+        check::numbers(self)?;
+        check::ids(self, bounds)?;
+        let budget = self.budget(bounds)?;
+        check::lengths(self, bounds)?;
+        Ok(budget)
     }
 
     /// What fits the context and an engine with nobody else in it.
@@ -256,14 +310,6 @@ pub(crate) struct Budget {
     pub(crate) max_tokens: u32,
     /// Less than was asked for, because no more fit the pools.
     pub(crate) is_capped: bool,
-}
-
-fn invalid(param: &str, value: impl std::fmt::Display, wanted: &str) -> Error {
-    Error::new(
-        Code::InvalidParam,
-        param,
-        format!("{param} is \"{value}\", wanted {wanted}"),
-    )
 }
 
 /// Why a request ended.
@@ -399,7 +445,7 @@ pub trait Adapter: Send {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::constraint::{Rules, Spec, Token, TokenTable, Tokens};
+    use crate::engine::constraint::{Rules, Spec, Start, Token, TokenTable, Tokens};
 
     const BOUNDS: Bounds = Bounds {
         vocab: 100,
@@ -451,6 +497,67 @@ mod tests {
             }),
             ("max_tokens", Code::ContextExceeded, |r| {
                 r.max_tokens = Some(62)
+            }),
+            ("presence_penalty", Code::InvalidParam, |r| {
+                r.sampling.presence_penalty = 2.1
+            }),
+            ("frequency_penalty", Code::InvalidParam, |r| {
+                r.sampling.frequency_penalty = f32::NAN
+            }),
+            ("repetition_penalty", Code::InvalidParam, |r| {
+                r.sampling.repetition_penalty = 0.0
+            }),
+            ("logit_bias", Code::InvalidParam, |r| {
+                r.sampling.logit_bias = vec![(100, 1.0)]
+            }),
+            ("logit_bias", Code::InvalidParam, |r| {
+                r.sampling.logit_bias = vec![(1, f32::NAN)]
+            }),
+            ("logit_bias", Code::InvalidParam, |r| {
+                r.sampling.logit_bias = vec![(1, 1.0), (1, 1.0)]
+            }),
+            ("logit_bias", Code::InvalidParam, |r| {
+                r.sampling.logit_bias = vec![(1, 1.0); 1025]
+            }),
+            ("allowed_tokens", Code::InvalidParam, |r| {
+                r.sampling.allowed_tokens = Some(vec![])
+            }),
+            ("bad_words", Code::InvalidParam, |r| {
+                r.sampling.bad_words = vec![vec![1]; 257]
+            }),
+            ("bad_words", Code::InvalidParam, |r| {
+                r.sampling.bad_words = vec![vec![1, 100]]
+            }),
+            ("min_tokens", Code::InvalidParam, |r| {
+                r.max_tokens = Some(3);
+                r.sampling.min_tokens = 4
+            }),
+            ("golden_tokens", Code::InvalidParam, |r| {
+                r.sampling.golden_tokens = vec![None; 65]
+            }),
+            ("think", Code::InvalidParam, |r| {
+                r.sampling.think = Some(Think::default())
+            }),
+            ("choice_base", Code::InvalidParam, |r| {
+                r.sampling.choice_base = 64
+            }),
+            ("tail_mass", Code::InvalidParam, |r| {
+                r.reporting.tail_mass = true
+            }),
+            ("logprob_tokens", Code::InvalidParam, |r| {
+                r.reporting.tokens = vec![1; 129]
+            }),
+            ("prompt_logprobs", Code::InvalidParam, |r| {
+                r.reporting.prompt = Some(PromptLogprobs { top: 0, start: 3 })
+            }),
+            ("repeat_guard", Code::InvalidParam, |r| {
+                r.repeat_guard = Some(RepeatGuard {
+                    pattern: 0,
+                    count: 2,
+                })
+            }),
+            ("stream_interval", Code::InvalidParam, |r| {
+                r.stream_interval = 0
             }),
             ("trigger", Code::InvalidParam, |r| {
                 r.constraint = Some(starting(vec![], None))

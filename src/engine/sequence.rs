@@ -9,10 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::constraint::{Fault, Guide, Step};
 use super::core::Submission;
-use super::delivery::{Cancel, Delivery, Detail, End};
+use super::delivery::{Cancel, Delivery, Detail, End, Stop};
 use super::error::{Code, Error};
 use super::kv::{SlotId, Table};
-use super::request::{Failure, FinishReason, First, Logprobs, Request, RequestId, Sampling, Usage};
+use super::model::LogitRows;
+use super::outbox::Outbox;
+use super::queue::NewToken;
+use super::request::{Failure, FinishReason, First, Request, RequestId, Usage};
+use super::sampling::{RowFault, Sampler, State};
 use super::scheduler::{Running, Waiting};
 
 /// Unread tokens where the request does not say.
@@ -33,9 +37,10 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) struct Sequence {
     pub(crate) delivery: Arc<Delivery>,
-    pub(crate) sampling: Sampling,
-    pub(crate) seed: u64,
-    pub(crate) logprobs: Logprobs,
+    /// What its choices depend on.
+    choices: State,
+    /// Tokens that are not with the reader yet.
+    outbox: Outbox,
     stop_tokens: Vec<u32>,
     /// What the output is held to; nothing for most.
     held: Option<Box<Held>>,
@@ -54,7 +59,6 @@ pub(crate) struct Sequence {
     pub(crate) preemptions: u32,
     /// How often others were admitted before it.
     pub(crate) overtaken: u32,
-    ranks: Vec<u32>,
     clock: Clock,
     /// Its reader has no room, and since when.
     pub(crate) paused_since: Option<Instant>,
@@ -87,6 +91,10 @@ struct Clock {
 pub(crate) enum Complete {
     /// This token stops it.
     Stop(u32),
+    /// Its text has a stop string.
+    Text,
+    /// It repeats itself.
+    Repeat,
     /// Its constraint allows nothing more.
     Constraint,
     Length,
@@ -110,12 +118,12 @@ impl Sequence {
             deadline,
             ruled,
         } = submission;
+        let choices = State::new(&request, eos, seed);
+        let outbox = Outbox::new(&request);
         let Request {
             prompt,
-            sampling,
             mut stop_tokens,
             ignore_eos,
-            logprobs,
             class,
             max_unread_tokens,
             ..
@@ -152,9 +160,8 @@ impl Sequence {
             is_capped: budget.is_capped,
             tokens: prompt,
             delivery,
-            sampling,
-            seed,
-            logprobs,
+            choices,
+            outbox,
             stop_tokens,
             held,
             class,
@@ -166,7 +173,6 @@ impl Sequence {
             },
             preemptions: 0,
             overtaken: 0,
-            ranks: Vec::new(),
             paused_since: None,
             holds_place: true,
         }
@@ -196,7 +202,10 @@ impl Sequence {
 
     /// Looks whether its reader has room for one more token; arranges to be told when it has not.
     pub(crate) fn look_at_reader(&mut self, now: Instant) -> PauseChange {
-        let has_room = |s: &Self| s.is_prefill_only() || s.delivery.unread() < s.max_unread;
+        let has_room = |s: &Self| {
+            let unread = s.delivery.unread().saturating_add(s.outbox.free());
+            s.is_prefill_only() || unread < s.max_unread
+        };
         let mut may_go_on = has_room(self);
         if !may_go_on && self.paused_since.is_none() {
             self.delivery.set_paused(true);
@@ -263,8 +272,63 @@ impl Sequence {
         .min_by_key(|(at, _)| *at)
     }
 
+    /// Which of its next `count` rows need logits.
+    pub(crate) fn logit_rows(&self, count: u32) -> LogitRows {
+        if self.choices.wants_prompt_rows(self.computed, count) {
+            LogitRows::All
+        } else if self.computed + count == self.len() && !self.is_prefill_only() {
+            LogitRows::Last
+        } else {
+            LogitRows::None
+        }
+    }
+
+    /// Takes the row of a position of its prompt.
+    pub(crate) fn note_prompt_row(
+        &mut self,
+        sampler: &mut Sampler,
+        row: &[f32],
+        position: u32,
+    ) -> Result<(), Error> {
+        self.choices
+            .note_prompt_row(sampler, row, position, &self.tokens)
+            .map_err(|fault| bad_row(fault, position + 1))
+    }
+
+    /// Chooses the next token from its row and hands on what its reader may have.
+    pub(crate) fn sample(
+        &mut self,
+        sampler: &mut Sampler,
+        row: &[f32],
+        now: Instant,
+    ) -> Result<Sampled, Error> {
+        let mask = self.held.as_ref().map(|held| held.guide.mask());
+        let choice = self
+            .choices
+            .choose(sampler, row, mask, &self.tokens)
+            .map_err(|fault| bad_row(fault, self.len()))?;
+        let first = self.accept(choice.token, now);
+        let new = NewToken {
+            token: choice.token,
+            logprob: choice.logprob,
+            top: choice.top,
+            first,
+        };
+        let ends = self.stop_tokens.contains(&choice.token);
+        let room = self.max_unread;
+        Ok(Sampled {
+            has_news: self.outbox.push(&new, ends, room, &self.delivery),
+            min_tokens_ignored: choice.min_tokens_ignored,
+        })
+    }
+
+    /// Hands on all that waits, for it has ended.
+    pub(crate) fn flush(&mut self) {
+        self.outbox.flush(&self.delivery);
+    }
+
     /// Takes a sampled token; answers what the queue needs with the first one.
-    pub(crate) fn accept(&mut self, token: u32, now: Instant) -> Option<First> {
+    fn accept(&mut self, token: u32, now: Instant) -> Option<First> {
         self.tokens.push(token);
         self.clock.last_token_at = Some(now);
         if let Some(held) = &mut self.held {
@@ -282,7 +346,7 @@ impl Sequence {
                 completion_tokens: 0,
                 ..self.usage(now)
             },
-            seed: self.seed,
+            seed: self.choices.seed(),
         })
     }
 
@@ -302,11 +366,6 @@ impl Sequence {
         }
     }
 
-    /// The ids that may come next, after [`Self::prepare_mask`]; `None` without a constraint.
-    pub(crate) fn mask(&self) -> Option<&[u32]> {
-        self.held.as_ref().map(|held| held.guide.mask())
-    }
-
     /// Why its constraint failed, if it did.
     pub(crate) fn fault(&self) -> Option<Fault> {
         self.held.as_ref().and_then(|held| held.fault)
@@ -319,10 +378,6 @@ impl Sequence {
         }
     }
 
-    pub(crate) fn note_rank(&mut self, rank: u32) {
-        self.ranks.push(rank);
-    }
-
     /// Whether the newest token was the last.
     pub(crate) fn completion(&self) -> Option<Complete> {
         if self.is_prefill_only() {
@@ -332,8 +387,14 @@ impl Sequence {
         if self.produced() > 0 && self.stop_tokens.contains(&last) {
             return Some(Complete::Stop(last));
         }
+        if self.outbox.found().is_some() {
+            return Some(Complete::Text);
+        }
         if self.held.as_ref().is_some_and(|held| held.is_over) {
             return Some(Complete::Constraint);
+        }
+        if self.choices.is_looping() {
+            return Some(Complete::Repeat);
         }
         (self.produced() >= self.max_tokens).then_some(Complete::Length)
     }
@@ -363,13 +424,14 @@ impl Sequence {
             failure: None,
             usage: self.usage(now),
             detail: Detail {
-                seed: Some(self.seed),
+                seed: Some(self.choices.seed()),
                 reason,
                 code: None,
                 stop: None,
+                tail: None,
                 max_tokens: self.is_capped.then_some(self.max_tokens),
                 preemptions: self.preemptions,
-                ranks: (self.logprobs != Logprobs::Off).then(|| self.ranks.clone()),
+                told: self.choices.told().map(Box::new),
             },
         }
     }
@@ -379,9 +441,18 @@ impl Sequence {
         match why {
             Complete::Stop(token) => {
                 let mut end = self.end(now, FinishReason::Stop, "stop");
-                end.detail.stop = Some(*token);
+                end.detail.stop = Some(Stop::Token(*token));
                 end
             }
+            Complete::Text => {
+                let mut end = self.end(now, FinishReason::Stop, "stop");
+                if let Some(found) = self.outbox.found() {
+                    end.detail.stop = Some(Stop::Text(found.stop.clone()));
+                    end.detail.tail = (!found.tail.is_empty()).then(|| found.tail.clone());
+                }
+                end
+            }
+            Complete::Repeat => self.end(now, FinishReason::Length, "repeat"),
             Complete::Constraint => self.end(now, FinishReason::Stop, "constraint_complete"),
             Complete::Length => self.end(now, FinishReason::Length, "length"),
         }
@@ -412,6 +483,19 @@ pub(crate) enum TokenTime {
     First(Duration),
     /// From the token before.
     Next(Duration),
+}
+
+/// What a choice did.
+pub(crate) struct Sampled {
+    /// Something went to the reader's queue.
+    pub(crate) has_news: bool,
+    /// `min_tokens` had to give way.
+    pub(crate) min_tokens_ignored: bool,
+}
+
+fn bad_row(fault: RowFault, position: u32) -> Error {
+    let message = format!("the logits of position {position} cannot be sampled");
+    Error::new(fault.code(), "", message)
 }
 
 /// Whether a look at the reader changed something that is counted.

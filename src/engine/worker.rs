@@ -19,11 +19,10 @@ use super::error::{Code, Error};
 use super::kv::{self, Bounded, Budget, Fence, Hit, Memory, Order, SlotId, Supply};
 use super::metrics::count;
 use super::metrics::steps::{StepKind, StepRecord};
-use super::model::{LogitRows, Model, StepSequence};
-use super::queue::{NewToken, Shared};
-use super::request::{Failure, FinishReason, Logprobs, RequestId, Usage};
-use super::sampling::logprobs::{LogSumExp, rank};
-use super::sampling::{Noise, Purpose, RowFault, Sampler};
+use super::model::{Bounds, LogitRows, Model, StepSequence};
+use super::queue::Shared;
+use super::request::{Failure, FinishReason, RequestId, Usage};
+use super::sampling::Sampler;
 use super::scheduler::{Plan, Running, Scheduler, Source, View, Waiting};
 use super::sequence::{
     PauseChange, Place, Sequence, TokenTime, cancelled, earliest, expired, manner,
@@ -60,6 +59,7 @@ pub(crate) struct Worker {
     model: Box<dyn Model>,
     eos: Vec<u32>,
     vocab: usize,
+    block_tokens: u32,
     memory: Memory,
     scheduler: Scheduler,
     sampler: Sampler,
@@ -88,12 +88,32 @@ struct Scratch {
     running: Vec<Running>,
     waiting: Vec<Waiting>,
     plan: Plan,
-    /// Who has rows in this step: key, rows, whether they end with logits.
-    rows: Vec<(Key, u32, bool)>,
+    /// Who has rows in this step.
+    rows: Vec<Rows>,
     cleared: Vec<SlotId>,
     steps: Vec<StepSequence<'static>>,
     logits: Vec<f32>,
-    top: Vec<(u32, f32)>,
+}
+
+/// Consecutive rows of one sequence in a step.
+#[derive(Clone, Copy)]
+struct Rows {
+    key: Key,
+    count: u32,
+    logits: LogitRows,
+    /// The last of them chooses a token.
+    ends: bool,
+}
+
+impl Rows {
+    /// How many of them have logits.
+    fn with_logits(&self) -> u32 {
+        match self.logits {
+            LogitRows::None => 0,
+            LogitRows::Last => 1,
+            LogitRows::All => self.count,
+        }
+    }
 }
 
 impl Worker {
@@ -102,6 +122,7 @@ impl Worker {
         let worker = Self {
             eos: limits.eos.clone(),
             vocab: limits.vocab as usize,
+            block_tokens: limits.block_tokens,
             memory: Memory::new(&kv::Options {
                 blocks: limits.blocks,
                 slots: limits.slots,
@@ -113,7 +134,7 @@ impl Worker {
                 order: Order::Recent,
             }),
             scheduler: Scheduler::new(core.config.scheduler),
-            sampler: Sampler::new(),
+            sampler: Sampler::without(&core.config.token_blacklist),
             sequences: Vec::new(),
             vacant: Vec::new(),
             keys: HashMap::new(),
@@ -487,9 +508,12 @@ impl Worker {
             Source::Running(at) => self.running[at],
             Source::Admitted(at) => self.waiting[plan.admit[at]],
         });
-        let rows = row_keys
-            .zip(&plan.rows)
-            .map(|(key, r)| (key, r.count, false));
+        let rows = row_keys.zip(&plan.rows).map(|(key, rows)| Rows {
+            key,
+            count: rows.count,
+            logits: LogitRows::None,
+            ends: false,
+        });
         self.scratch.rows.extend(rows);
         for &at in &plan.overtaken {
             live(&mut self.sequences, self.waiting[at]).overtaken += 1;
@@ -503,20 +527,33 @@ impl Worker {
         for key in newcomers {
             self.admit(key)?;
         }
-        for (at, rows) in plan.rows.iter().enumerate() {
-            let (key, count, _) = self.scratch.rows[at];
-            let sequence = live(&mut self.sequences, key);
-            if !self.memory.grow(&mut sequence.table, rows.new_blocks) {
+        let mut logit_rows = self.core.config.max_logit_rows;
+        for (at, planned) in plan.rows.iter().enumerate() {
+            let rows = &mut self.scratch.rows[at];
+            let sequence = live(&mut self.sequences, rows.key);
+            if !self.memory.grow(&mut sequence.table, planned.new_blocks) {
                 return Err(Error::new(
                     Code::Internal,
                     "",
                     "the plan needs more blocks than there are",
                 ));
             }
-            sequence.note_launch(now);
-            let ends = sequence.computed + count == sequence.len();
-            self.scratch.rows[at].2 = ends && !sequence.is_prefill_only();
+            if sequence.logit_rows(rows.count) == LogitRows::All {
+                // Memory for logits is bounded: what does not fit any more runs in a later step.
+                let (from, fits) = (sequence.computed, rows.count.min(logit_rows));
+                if fits < rows.count {
+                    rows.count = whole_blocks(from, fits, self.block_tokens);
+                }
+                logit_rows -= rows.count;
+            }
+            rows.logits = sequence.logit_rows(rows.count);
+            let is_last = sequence.computed + rows.count == sequence.len();
+            rows.ends = is_last && rows.count > 0 && !sequence.is_prefill_only();
+            if rows.count > 0 {
+                sequence.note_launch(now);
+            }
         }
+        self.scratch.rows.retain(|rows| rows.count > 0);
         Ok(())
     }
 
@@ -578,8 +615,8 @@ impl Worker {
         } = &mut self.scratch;
         // No borrow outlives the step; an empty list changes its lifetime and keeps its memory.
         let mut list = recycle(std::mem::take(steps));
-        for &(key, count, ends) in rows.iter() {
-            let Some(sequence) = self.sequences[key].as_deref() else {
+        for rows in rows.iter() {
+            let Some(sequence) = self.sequences[rows.key].as_deref() else {
                 continue;
             };
             let Place::Running { slot } = sequence.place else {
@@ -590,14 +627,11 @@ impl Worker {
                 slot,
                 blocks: sequence.table.blocks(),
                 position: sequence.computed,
-                tokens: &rest[..count as usize],
+                tokens: &rest[..rows.count as usize],
                 history: before,
                 image: &[],
-                logits: if ends {
-                    LogitRows::Last
-                } else {
-                    LogitRows::None
-                },
+                bounds: Bounds::default(),
+                logits: rows.logits,
             });
         }
         self.core.mark_step(true);
@@ -612,7 +646,7 @@ impl Worker {
         *steps = recycle(list);
         count(&self.core.counters.steps);
         outcome.unwrap_or_else(|_| Err(panicked("the model")))?;
-        let wanted = rows.iter().filter(|(_, _, ends)| *ends).count() * self.vocab;
+        let wanted = rows.iter().map(|r| r.with_logits() as usize).sum::<usize>() * self.vocab;
         if logits.len() != wanted {
             let got = logits.len();
             return Err(Error::new(
@@ -626,9 +660,9 @@ impl Worker {
 
     /// Makes the masks of the rows that are sampled in this step; what fails is told when they are.
     fn prepare_masks(&mut self) {
-        for &(key, _, ends) in &self.scratch.rows {
-            if ends {
-                live(&mut self.sequences, key).prepare_mask();
+        for rows in &self.scratch.rows {
+            if rows.ends {
+                live(&mut self.sequences, rows.key).prepare_mask();
             }
         }
     }
@@ -639,88 +673,87 @@ impl Worker {
             return Ok(());
         }
         let now = Instant::now();
-        let rows = std::mem::take(&mut self.scratch.rows);
-        let logits = std::mem::take(&mut self.scratch.logits);
-        let mut wanted = logits.chunks_exact(self.vocab);
-        for &(key, row_count, ends) in &rows {
-            let sequence = live(&mut self.sequences, key);
-            if !sequence.is_decoding() {
-                let counters = &self.core.counters;
-                let rows = match sequence.preemptions {
-                    0 => &counters.tokens_prefilled,
-                    _ => &counters.tokens_recomputed,
-                };
-                rows.fetch_add(row_count.into(), Relaxed);
-            }
-            sequence.computed += row_count;
-            if ends {
-                let row = wanted.next().unwrap_or_default();
-                self.sample(key, row, now);
-            } else if sequence.computed == sequence.len() {
-                self.complete(key, now);
-            }
+        let all = std::mem::take(&mut self.scratch.rows);
+        let mut logits = std::mem::take(&mut self.scratch.logits);
+        let mut made = logits.chunks_exact(self.vocab);
+        for rows in &all {
+            let own = made.by_ref().take(rows.with_logits() as usize);
+            self.settle_one(rows, own, now);
         }
-        self.scratch.rows = rows;
+        if all.iter().any(|rows| rows.logits == LogitRows::All) {
+            // Logits of whole prompts are too much to keep for later.
+            logits = Vec::new();
+        }
+        self.scratch.rows = all;
         self.scratch.logits = logits;
         Ok(())
     }
 
+    fn settle_one<'l>(
+        &mut self,
+        rows: &Rows,
+        mut logits: impl ExactSizeIterator<Item = &'l [f32]>,
+        now: Instant,
+    ) {
+        let sequence = live(&mut self.sequences, rows.key);
+        if !sequence.is_decoding() {
+            let counters = &self.core.counters;
+            let counter = match sequence.preemptions {
+                0 => &counters.tokens_prefilled,
+                _ => &counters.tokens_recomputed,
+            };
+            counter.fetch_add(rows.count.into(), Relaxed);
+        }
+        let position = sequence.computed;
+        sequence.computed += rows.count;
+        let mut last = None;
+        let from = rows.count - rows.with_logits();
+        for (row, position) in logits.by_ref().zip(position + from..) {
+            if let Err(error) = sequence.note_prompt_row(&mut self.sampler, row, position) {
+                let end = sequence.end_by(now, error);
+                self.end(rows.key, end);
+                return logits.for_each(drop);
+            }
+            last = Some(row);
+        }
+        if rows.ends {
+            self.sample(rows.key, last.unwrap_or_default(), now);
+        } else if sequence.computed == sequence.len() {
+            self.complete(rows.key, now);
+        }
+    }
+
     fn sample(&mut self, key: Key, row: &[f32], now: Instant) {
         let sequence = live(&mut self.sequences, key);
-        let position = sequence.len();
-        let noise = Noise::new(sequence.seed, position, 0, Purpose::Target);
-        if let Some(fault) = sequence.fault() {
-            let end = sequence.end_by(now, fault.into_error());
-            self.end(key, end);
-            return;
-        }
-        let chosen = match sequence.mask() {
-            None => self.sampler.choose(row, &sequence.sampling, noise),
-            Some(allowed) => self
-                .sampler
-                .choose_among(row, allowed, &sequence.sampling, noise),
+        let token_time = sequence.token_time(now);
+        let sampled = match sequence.fault() {
+            Some(fault) => Err(fault.into_error()),
+            None => sequence.sample(&mut self.sampler, row, now),
         };
-        let token = match chosen {
-            Ok(token) => token,
-            Err(fault) => {
-                if fault == RowFault::Numeric {
+        let sampled = match sampled {
+            Ok(sampled) => sampled,
+            Err(error) => {
+                if error.code == Code::Numeric {
                     count(&self.core.counters.numeric_rows);
                 }
-                let message = format!("the logits of position {position} cannot be sampled");
-                let end = sequence.end_by(now, Error::new(fault.code(), "", message));
+                let end = sequence.end_by(now, error);
                 self.end(key, end);
                 return;
             }
         };
-        count(&self.core.counters.tokens_decoded);
-        let top = &mut self.scratch.top;
-        top.clear();
-        let mut logprob = None;
-        if sequence.logprobs != Logprobs::Off {
-            let sum = LogSumExp::of(row);
-            logprob = Some(sum.logprob(row[token as usize]));
-            sequence.note_rank(rank(row, token));
-            if let Logprobs::Top(count) = sequence.logprobs {
-                self.sampler.top(row, &sum, count as usize, top);
-            }
+        let counters = &self.core.counters;
+        count(&counters.tokens_decoded);
+        if sampled.min_tokens_ignored {
+            count(&counters.min_tokens_ignored);
         }
-        let times = &self.core.counters.times;
-        match sequence.token_time(now) {
-            TokenTime::First(time) => times.first_token.time(time),
-            TokenTime::Next(time) => times.inter_token.time(time),
+        match token_time {
+            TokenTime::First(time) => counters.times.first_token.time(time),
+            TokenTime::Next(time) => counters.times.inter_token.time(time),
         }
-        let first = sequence.accept(token, now);
-        let delivery = sequence.delivery.clone();
-        delivery.queue.push_token(
-            &delivery,
-            &NewToken {
-                token,
-                logprob,
-                top,
-                first,
-            },
-        );
-        self.touch(&delivery.queue);
+        if sampled.has_news {
+            let queue = sequence.delivery.queue.clone();
+            self.touch(&queue);
+        }
         self.complete(key, now);
     }
 
@@ -742,9 +775,10 @@ impl Worker {
         self.release(key);
         self.running.retain(|&k| k != key);
         self.waiting.retain(|&k| k != key);
-        let Some(sequence) = self.sequences[key].take() else {
+        let Some(mut sequence) = self.sequences[key].take() else {
             return;
         };
+        sequence.flush();
         self.vacant.push(key);
         self.keys.remove(&sequence.id());
         if sequence.holds_place {
@@ -757,7 +791,8 @@ impl Worker {
     /// With the counts that each has; the rest is done without this thread's records.
     fn end_all_failed(&mut self, error: &Error) {
         let now = Instant::now();
-        for sequence in self.sequences.iter().flatten() {
+        for sequence in self.sequences.iter_mut().flatten() {
+            sequence.flush();
             let mut end = sequence.end_by(now, error.clone());
             end.finish = FinishReason::Error;
             end.detail.reason = "engine_failed";
@@ -794,6 +829,16 @@ fn live(sequences: &mut [Option<Box<Sequence>>], key: Key) -> &mut Sequence {
     sequences[key]
         .as_deref_mut()
         .expect("keys in the lists have a sequence")
+}
+
+/// Rows from `position` on, at most `count`, that end on a block border if any do.
+fn whole_blocks(position: u32, count: u32, block_tokens: u32) -> u32 {
+    let end = (position + count) / block_tokens * block_tokens;
+    if end > position {
+        end - position
+    } else {
+        count
+    }
 }
 
 /// An empty list for other lifetimes in the same memory.

@@ -133,7 +133,7 @@ static void refused(void) {
   o.top_p = 0.0f; REFUSE(BAD, "top_p");
   o.constraint = (const fathom_constraint *)w.q; REFUSE(BAD, "constraint");
   o.params_json = str("{\"n\":2}"); REFUSE(FATHOM_ERR_UNSUPPORTED, "n");
-  o.params_json = str("{\"logit_bias\":{\"1\":1}}"); REFUSE(FATHOM_ERR_UNSUPPORTED, "logit_bias");
+  o.params_json = str("{\"spec\":\"off\"}"); REFUSE(FATHOM_ERR_UNSUPPORTED, "spec");
   o.params_json = str("{\"nonsense\":2}"); REFUSE(BAD, "nonsense");
   o.params_json = str("nonsense"); REFUSE(BAD, "params_json");
   o.params_json = str("\xFF"); REFUSE(FATHOM_ERR_INVALID_UTF8, "params_json");

@@ -15,7 +15,7 @@ use fathom::engine::backend::reference::Plain;
 use fathom::engine::kv::{BlockId, SlotId};
 use fathom::engine::model::config::{Family, ModelConfig};
 use fathom::engine::model::parts::{Pools, Probe};
-use fathom::engine::model::{AnyModel, LogitRows, Model, StepSequence};
+use fathom::engine::model::{AnyModel, Bounds, LogitRows, Model, StepSequence};
 use fathom::engine::weights::{Checkpoint, Shard};
 
 /// A folder of the repository.
@@ -190,6 +190,7 @@ impl Sequence {
             tokens: &self.tokens[from..to],
             history: &self.tokens[..from],
             image: &[],
+            bounds: Bounds::default(),
             logits,
         }
     }

@@ -69,8 +69,8 @@ pub(crate) fn seeded(seed: u64) -> Sampling {
         temperature: 0.8,
         top_k: 20,
         top_p: 0.95,
-        min_p: 0.0,
         seed: Some(seed),
+        ..Sampling::default()
     }
 }
 

@@ -49,6 +49,8 @@ impl Default for CanaryOptions {
                 slots: 20,
                 max_rollback: 6,
                 history: 3,
+                truncation_keep: 0,
+                replay_window: 0,
                 eos: vec![1],
             },
             window: 12,
@@ -425,6 +427,7 @@ fn fill(options: &CanaryOptions, read: u64, token: u32, logits: &mut Vec<f32>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::model::Bounds;
 
     fn sequence<'a>(
         slot: u32,
@@ -440,6 +443,7 @@ mod tests {
             tokens: &tokens[from..to],
             history: &tokens[..from],
             image: &[],
+            bounds: Bounds::default(),
             logits: LogitRows::Last,
         }
     }

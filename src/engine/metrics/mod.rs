@@ -49,6 +49,8 @@ pub(crate) struct Counters {
     pub(crate) overtakes: AtomicU64,
     /// Rows with NaN or infinity among their logits.
     pub(crate) numeric_rows: AtomicU64,
+    /// Rows that had nothing left but ids that `min_tokens` keeps back.
+    pub(crate) min_tokens_ignored: AtomicU64,
     pub(crate) rejections: ByCode,
     /// Ends by an error, and failures of the engine.
     pub(crate) faults: ByCode,
@@ -163,6 +165,7 @@ impl Counters {
             steps: self.steps.load(Relaxed),
             preemptions: self.preemptions.load(Relaxed),
             paused_for_reader: self.paused_for_reader.load(Relaxed),
+            min_tokens_ignored: self.min_tokens_ignored.load(Relaxed),
             running: self.running.load(Relaxed),
             waiting: self.waiting.load(Relaxed),
             paused: self.paused.load(Relaxed),
@@ -204,6 +207,7 @@ pub(crate) fn to_json(state: EngineState, stats: Stats, config: &Report, plan: &
             "steps": stats.steps,
             "preemptions": stats.preemptions,
             "paused_for_reader": stats.paused_for_reader,
+            "min_tokens_ignored": stats.min_tokens_ignored,
             "running": stats.running,
             "waiting": stats.waiting,
             "paused": stats.paused,
@@ -315,6 +319,11 @@ fn write_requests(counters: &Counters, text: &mut Text) {
             "fathom_overtakes",
             "Times a smaller request went first.",
             &counters.overtakes,
+        ),
+        (
+            "fathom_min_tokens_ignored",
+            "Rows that had nothing left but ids that min_tokens keeps back.",
+            &counters.min_tokens_ignored,
         ),
     ] {
         text.family(Kind::Counter, name, help);

@@ -34,6 +34,18 @@ pub enum LogitRows {
     All,
 }
 
+/// What the layers leave out, and what no row looks at. The default is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Layers behind the last source of growing rows neither run nor keep the rows before it, and their rows see
+    /// nothing before it. Fixed for the life of a sequence; logits depend on it.
+    pub cut: u32,
+    /// Rows before it run only to bring the bounded state back: their growing rows are there and are not written.
+    pub write_from: u32,
+    /// No row sees window rows before it.
+    pub floor: u32,
+}
+
 /// Consecutive rows of one sequence in a step.
 #[derive(Clone, Copy, Debug)]
 pub struct StepSequence<'a> {
@@ -49,6 +61,8 @@ pub struct StepSequence<'a> {
     pub history: &'a [u32],
     /// Whether a row is an image position; empty = none is.
     pub image: &'a [bool],
+    /// What is left out.
+    pub bounds: Bounds,
     /// Which rows need logits.
     pub logits: LogitRows,
 }
@@ -70,6 +84,11 @@ pub struct ModelLimits {
     pub max_rollback: u32,
     /// Ids before a row that the model looks at.
     pub history: u32,
+    /// The last positions of a prompt that [`Bounds::cut`] keeps; 0 = the model runs all rows.
+    pub truncation_keep: u32,
+    /// Tokens to run again where [`Bounds::write_from`] and [`Bounds::floor`] stand in for a snapshot; 0 = only a
+    /// snapshot does.
+    pub replay_window: u32,
     /// Ends a sequence.
     pub eos: Vec<u32>,
 }

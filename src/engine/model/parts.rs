@@ -243,6 +243,8 @@ pub fn limits(config: &ModelConfig, layout: &StateLayout, history: usize) -> Mod
         slots: layout.slots as u32,
         max_rollback: layout.rollback as u32,
         history: history as u32,
+        truncation_keep: 0,
+        replay_window: 0,
         eos: vec![config.eos],
     }
 }

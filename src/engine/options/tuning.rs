@@ -156,6 +156,10 @@ pub struct Tuning {
     pub grammar_timeout: Duration,
     /// `grammar_cache_bytes`
     pub grammar_cache_bytes: u64,
+    /// `token_blacklist`
+    pub token_blacklist: Vec<u32>,
+    /// `max_logit_rows`
+    pub max_logit_rows: u32,
     /// All keys; for those not above ask here.
     pub report: Report,
 }
@@ -259,7 +263,7 @@ const KEYS: &[Key] = &[
     fixed("slot_ratio", Rule::Number(1.0, 16.0), "1.2"),
     live("max_step_tokens", Rule::Maybe(&POSITIVE), "null"),
     fixed("max_draft_tokens", Rule::Maybe(&U32), "null"),
-    fixed("max_logit_rows", POSITIVE, "8192"),
+    live("max_logit_rows", Rule::Count(1, 8192), "8192"),
     fixed("max_prefill_context", Rule::Maybe(&POSITIVE), "null"),
     live("chunk", Rule::Maybe(&POSITIVE), "null"),
     live("block_tokens", Rule::Maybe(&POSITIVE), "null"),
@@ -302,7 +306,7 @@ const KEYS: &[Key] = &[
     fixed("main_kv", Rule::Maybe(&Rule::Word(&["fp4", "fp8"])), "null"),
     // Sampling.
     live("determinism", Rule::Word(&["D0", "D1"]), r#""D0""#),
-    fixed("token_blacklist", Rule::Maybe(&Rule::Ids), "null"),
+    live("token_blacklist", Rule::Maybe(&Rule::Ids), "null"),
     fixed("shortlist", Rule::Maybe(&POSITIVE), "null"),
     live("numerics", Rule::Word(&["official", "plain"]), r#""official""#),
     // Speculation: no drafts.
@@ -430,6 +434,15 @@ impl Tuning {
             grammar_threads: small("grammar_threads").unwrap_or_default(),
             grammar_timeout: time("grammar_timeout_ms").unwrap_or_default(),
             grammar_cache_bytes: count("grammar_cache_bytes").unwrap_or_default(),
+            token_blacklist: report
+                .value("token_blacklist")
+                .and_then(Value::as_array)
+                .map(|ids| {
+                    let ids = ids.iter().filter_map(Value::as_u64);
+                    ids.filter_map(|id| u32::try_from(id).ok()).collect()
+                })
+                .unwrap_or_default(),
+            max_logit_rows: small("max_logit_rows").unwrap_or(1),
             report,
         }
     }

@@ -1,4 +1,4 @@
-//! Log-probabilities of one row, from the raw logits.
+//! Log-probabilities of one row: the raw one, or what the filters left of it.
 //!
 //! The sum runs in index order by fixed blocks, so the values depend on the row only. Cost: one exponential
 //! an id; top entries are one selection over the row.
@@ -55,9 +55,11 @@ pub fn top(
     if count == 0 {
         return;
     }
+    // Without NaN; -0 and 0 are one value.
     let first = |a: &u32, b: &u32| -> Ordering {
         logits[*b as usize]
-            .total_cmp(&logits[*a as usize])
+            .partial_cmp(&logits[*a as usize])
+            .unwrap_or(Ordering::Equal)
             .then(a.cmp(b))
     };
     order.clear();
@@ -72,6 +74,22 @@ pub fn top(
             .iter()
             .map(|&id| (id, sum.logprob(logits[id as usize]))),
     );
+}
+
+/// The mass of all ids that are not more probable than `id`, itself included; larger ids count as more probable
+/// among equals.
+pub fn tail_mass(logits: &[f32], sum: &LogSumExp, id: u32) -> f32 {
+    let own = logits[id as usize];
+    let mut tail = 0.0;
+    for (block, from) in logits.chunks(BLOCK).zip((0u32..).step_by(BLOCK)) {
+        tail += block
+            .iter()
+            .zip(from..)
+            .filter(|&(&z, v)| z < own || (z == own && v <= id))
+            .map(|(&z, _)| (f64::from(z) - sum.max - sum.ln_sum).exp())
+            .sum::<f64>();
+    }
+    tail as f32
 }
 
 /// Place of `id` among all ids, from 1; smaller ids come first among equals.
@@ -112,6 +130,13 @@ mod tests {
             prop_assert_eq!(&ids[..], &order[..count.min(row.len())]);
             for (place, id) in order.iter().take(5).enumerate() {
                 prop_assert_eq!(rank(&row, *id), place as u32 + 1);
+                // Nearly the ids behind it, but among equals the smaller ids belong to the tail.
+                let own = row[*id as usize];
+                let tail: f64 = (0..row.len())
+                    .filter(|v| row[*v] < own || (row[*v] == own && *v <= *id as usize))
+                    .map(|v| plain[v].exp())
+                    .sum();
+                prop_assert!((f64::from(tail_mass(&row, &sum, *id)) - tail).abs() <= 1e-5);
             }
         }
     }
